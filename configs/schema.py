@@ -1,0 +1,245 @@
+"""What a run can be told: frozen sections, every key with its meaning and limits; unknown keys are refused.
+
+Names are the words of design.md section 2: a value is called the same in YAML, code, records and reports.
+"""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    model_validator,
+)
+
+REPO_ROOT = Path(__file__).resolve().parent.parent
+
+
+def _from_repo_root(value: Any) -> Any:
+    """Anchor a relative path at the checkout, so that a run does not depend on the folder it starts from."""
+    if value is None:
+        return value  # for the keys where null means none
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError("must be a path")
+    return (REPO_ROOT / Path(value).expanduser()).resolve()
+
+
+def _as_written(path: Path) -> str:
+    """The inverse, for dumps and reports: a path inside the checkout says nothing about the machine."""
+    return str(path.relative_to(REPO_ROOT) if path.is_relative_to(REPO_ROOT) else path)
+
+
+def _strictly_increasing(values: list[int]) -> list[int]:
+    if any(low >= high for low, high in pairwise(values)):
+        raise ValueError(f"must be strictly increasing, e.g. {sorted(set(values))}")
+    return values
+
+
+RepoPath = Annotated[Path, BeforeValidator(_from_repo_root), PlainSerializer(_as_written, when_used="json")]
+Increasing = Annotated[
+    list[Annotated[int, Field(ge=1, le=1024)]], Field(min_length=1), AfterValidator(_strictly_increasing)
+]
+Names = Annotated[list[str], Field(min_length=1)]
+Layers = Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=4)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """Base of every section. Strict: the text "8" or the flag `true` is not the number 8 or 1."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
+    )
+
+
+class ModelSettings(Section):
+    """Which models decode, where and in what number format."""
+
+    target: str = Field(
+        "smollm2-135m",
+        min_length=1,
+        description="target model: built-in name, hub id, folder or GGUF file",
+    )
+    drafter: str = Field(
+        "smollm2-135m-eagle3",
+        min_length=1,
+        description="drafter for that target: built-in name, hub id or folder",
+    )
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="auto (CUDA if there is one), cpu, cuda or cuda:N",
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = Field(
+        "auto",
+        description="auto: the checkpoint's on CUDA, bfloat16 on CPUs that accelerate it, else float32",
+    )
+
+
+class SamplingSettings(Section):
+    """The law that the text follows; nothing else in this file can change it."""
+
+    temperature: float = Field(0.0, ge=0, description="0 is greedy")
+    top_k: Count | None = Field(None, description="keep the k likeliest tokens; null keeps all")
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="keep the likeliest tokens up to this mass; null keeps all"
+    )
+    max_new_tokens: int = Field(64, ge=1, description="tokens generated for a training prompt")
+
+
+class WorkloadSettings(Section):
+    """The prompts, split by hash of their group into training, validation and test."""
+
+    files: Annotated[list[RepoPath], Field(min_length=1)] = Field(
+        [Path("configs/prompts/mixed.jsonl"), Path("configs/prompts/multilingual.jsonl")],
+        description="JSONL workloads; relative paths start at the checkout",
+    )
+    categories: Names | None = Field(None, description="only these categories; null takes all")
+    languages: Names | None = Field(None, description="only these languages; null takes all")
+    train_prompts: Count | None = Field(None, description="at most so many training prompts; null takes all")
+    validation_prompts: Count | None = Field(
+        None, description="at most so many validation prompts; null takes all"
+    )
+    test_prompts: Count | None = Field(None, description="at most so many test prompts; null takes all")
+
+
+class DraftSettings(Section):
+    """The tree that a drafter may grow."""
+
+    beam_width: int = Field(4, ge=1, le=32, description="nodes expanded at a level, and children of each")
+    max_depth: int = Field(6, ge=1, le=32, description="greatest draft_depth a policy or a grid may ask for")
+
+
+class PPOSettings(Section):
+    """PPO for one policy; the defaults are those of the depth policy."""
+
+    timesteps: int = Field(8192, ge=1, description="decisions to train on, rounded up to whole rollouts")
+    rollout_steps: int = Field(512, ge=2, description="decisions between two updates")
+    minibatch_size: int = Field(128, ge=2, description="decisions in a gradient step; divides rollout_steps")
+    epochs: int = Field(20, ge=1, le=1000, description="passes over a rollout in one update")
+    learning_rate: float = Field(1e-3, gt=0, le=1, description="Adam's step size")
+    discount: float = Field(
+        0.999, gt=0, le=1, description="of later rewards; below 1 it biases against depth"
+    )
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="0 trusts the value net, 1 the sampled return")
+    clip_range: float = Field(
+        0.2, gt=0, le=1, description="largest change of a probability ratio in an update"
+    )
+    entropy_coefficient: float = Field(0.01, ge=0, le=1, description="reward for staying undecided")
+    policy_net: Layers = Field(
+        [64, 64], description="hidden layers of the policy: small, it runs in every cycle"
+    )
+    value_net: Layers = Field([64, 64], description="hidden layers of the value net, used in training only")
+
+    @model_validator(mode="after")
+    def _minibatches_fill_the_rollout(self) -> "PPOSettings":
+        steps, size = self.rollout_steps, self.minibatch_size
+        if size > steps:
+            raise ValueError(
+                f"minibatch_size = {size} must be at most rollout_steps = {steps}; lower it, e.g. to {steps}"
+            )
+        if steps % size:
+            raise ValueError(
+                f"rollout_steps = {steps} must be a multiple of minibatch_size = {size};"
+                f" raise it, e.g. to {steps + size - steps % size}"
+            )
+        return self
+
+
+class SizePPOSettings(PPOSettings):
+    """PPO for the size policy, which decides once a cycle: each decision is dear, so it trains on fewer."""
+
+    timesteps: int = Field(4096, ge=1, description="decisions to train on, rounded up to whole rollouts")
+    discount: float = Field(0.9, gt=0, le=1, description="of later rewards; a decision here ends its cycle")
+    verification_sizes: Increasing = Field(
+        [1, 2, 4, 8, 16, 32], description="the verification_size values it chooses from, strictly increasing"
+    )
+
+
+class PolicySettings(Section):
+    """The learned pair: one policy decides how deep to draft, the other how much to verify."""
+
+    depth: PPOSettings = Field(default_factory=PPOSettings, description="PPO for the depth policy")
+    size: SizePPOSettings = Field(default_factory=SizePPOSettings, description="PPO for the size policy")
+    partner_depth: int = Field(4, ge=1, le=32, description="fixed draft_depth while the size policy trains")
+    partner_size: int = Field(
+        16, ge=1, le=1024, description="fixed verification_size while the depth policy trains"
+    )
+    reward: Literal["throughput"] = Field("throughput", description="tokens per wall-clock second of a cycle")
+
+
+class EvaluationSettings(Section):
+    """The comparison: plain decoding, a grid of fixed settings and the learned pair on unseen prompts."""
+
+    draft_depths: Increasing = Field([1, 2, 4, 6], description="rows of the fixed grid, strictly increasing")
+    verification_sizes: Increasing = Field(
+        [4, 8, 16], description="columns of the fixed grid, strictly increasing"
+    )
+    prompts: int = Field(8, ge=1, description="test prompts that every arm decodes")
+    repeats: int = Field(1, ge=1, description="times every arm decodes every prompt")
+    max_new_tokens: int = Field(48, ge=1, description="tokens generated for an evaluation prompt")
+    confidence: float = Field(0.95, ge=0.5, lt=1, description="of the two-sided intervals")
+
+
+class DrafterSettings(Section):
+    """Training of an EAGLE-3 head for the target."""
+
+    corpus: RepoPath | None = Field(
+        None, description="JSONL of texts, or .npz with tokens, offsets and prompt_lengths; needed to train"
+    )
+    draft_vocabulary: int = Field(
+        8192, ge=2, description="commonest tokens of the corpus that the head can draft"
+    )
+    unroll_steps: int = Field(4, ge=1, le=16, description="draft levels trained on the head's own features")
+    minutes: float = Field(15.0, gt=0, description="wall-clock limit of the training")
+    learning_rate: float = Field(3e-4, gt=0, le=1, description="AdamW's peak step size")
+    weight_decay: float = Field(0.01, ge=0, le=1, description="AdamW's pull of the weights towards 0")
+    batch_tokens: int = Field(2048, ge=2, description="tokens in one gradient step; at least max_length")
+    max_length: int = Field(320, ge=2, description="longer texts are cut here")
+    held_out_share: float = Field(
+        0.05, gt=0, le=0.5, description="share of the texts kept to measure accuracy"
+    )
+
+    @model_validator(mode="after")
+    def _a_text_fits_a_batch(self) -> "DrafterSettings":
+        if self.max_length > self.batch_tokens:
+            raise ValueError(
+                f"max_length = {self.max_length} must be at most batch_tokens = {self.batch_tokens};"
+                f" lower it, e.g. to {self.batch_tokens}"
+            )
+        return self
+
+
+class Config(Section):
+    """A whole run. `seed` and `threads` are null for "choose"; what was chosen is printed and recorded."""
+
+    # numpy, torch and Stable-Baselines3 share this range
+    seed: int | None = Field(None, ge=0, le=2**32 - 1, description="null: a fresh one, printed and recorded")
+    threads: int | None = Field(None, ge=1, description="CPU threads; null: every core the process may use")
+    model: ModelSettings = Field(default_factory=ModelSettings, description="what decodes")
+    sampling: SamplingSettings = Field(default_factory=SamplingSettings, description="how text is drawn")
+    workload: WorkloadSettings = Field(default_factory=WorkloadSettings, description="the prompts")
+    draft: DraftSettings = Field(default_factory=DraftSettings, description="limits of the drafted tree")
+    policy: PolicySettings = Field(default_factory=PolicySettings, description="train.py policy")
+    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings, description="evaluate.py")
+    drafter: DrafterSettings = Field(default_factory=DrafterSettings, description="train.py drafter")
+
+    @model_validator(mode="after")
+    def _depths_can_be_drafted(self) -> "Config":
+        # a deeper request would be clipped without a word, and its row of the report would be a lie
+        asked = {
+            "policy.partner_depth": self.policy.partner_depth,
+            "evaluation.draft_depths": max(self.evaluation.draft_depths),
+        }
+        for key, depth in asked.items():
+            if depth > self.draft.max_depth:
+                raise ValueError(
+                    f"{key} asks for depth {depth}, but draft.max_depth = {self.draft.max_depth};"
+                    f" lower the first or raise the second"
+                )
+        return self

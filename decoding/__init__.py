@@ -1,0 +1,1 @@
+"""Speculative decoding with a draft length that is decided cycle by cycle. Knows nothing of learning."""

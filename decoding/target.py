@@ -1,0 +1,172 @@
+"""The target model behind one forward: rows of a tree in, logits and fused features out.
+
+Every name that transformers changed between the releases of the pinned range is chosen here and in
+`kv_cache.py`, nowhere else.
+
+Legend: R rows of a forward, L cached positions, V vocabulary, H hidden size, F number of fused layers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from decoding.kv_cache import TargetCache
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOutput:
+    """What one forward returns: logits (R, V), and features (R, F * H) where layers are captured."""
+
+    logits_RV: torch.Tensor
+    features_RF: torch.Tensor | None
+
+
+class TargetModel:
+    """A causal language model whose hidden states after chosen layers can be captured.
+
+    Args:
+        model: a transformers causal LM in evaluation mode; every layer must use full attention.
+        fused_layers: indices of the hidden states to capture, in the numbering of transformers
+            (0 = embeddings, i = output of layer i - 1); empty = none.
+    """
+
+    def __init__(self, model: Any, fused_layers: Sequence[int] = ()) -> None:
+        self.model = model
+        self.config = model.config.get_text_config()
+        kinds = set(getattr(self.config, "layer_types", None) or ()) - {"full_attention"}
+        if kinds:
+            raise ValueError(
+                f"target uses {', '.join(sorted(kinds))} layers; draftpace needs full attention in every layer, "
+                "since it keeps one accepted path of a tree in the cache"
+            )
+        self.device: torch.device = next(model.parameters()).device
+        self.dtype: torch.dtype = next(model.parameters()).dtype
+        self.hidden_size: int = self.config.hidden_size
+        self.vocabulary_size: int = model.get_output_embeddings().weight.shape[0]
+        self.context_limit: int = self.config.max_position_embeddings
+        names = inspect.signature(type(model).forward).parameters
+        self._cache_name = "cache" if "cache" in names else "past_key_values"
+        self._captured: dict[int, torch.Tensor] = {}
+        self._hooks: list[Any] = []
+        self.fused_layers: tuple[int, ...] = ()
+        self.capture(fused_layers)
+
+    def capture(self, fused_layers: Sequence[int]) -> None:
+        """Choose whose outputs `forward` returns as features; replaces an earlier choice."""
+        layers = self.model.get_decoder().layers
+        for index in fused_layers:
+            if not 1 <= index <= len(layers):
+                raise ValueError(f"fused layer {index} is outside 1..{len(layers)} of this target")
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = [
+            layers[index - 1].register_forward_hook(self._keeper(index)) for index in sorted(set(fused_layers))
+        ]
+        self.fused_layers = tuple(fused_layers)
+
+    def _keeper(self, index: int) -> Any:
+        def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            self._captured[index] = output[0] if isinstance(output, tuple) else output
+
+        return keep
+
+    @property
+    def embeddings(self) -> nn.Module:
+        """The input embedding, which the EAGLE head shares."""
+        embeddings: nn.Module = self.model.get_input_embeddings()
+        return embeddings
+
+    def new_cache(self) -> TargetCache:
+        """An empty cache for one request."""
+        return TargetCache(self.config.num_hidden_layers)
+
+    def forward(
+        self,
+        token_ids: Sequence[int],
+        cache: TargetCache,
+        parents: np.ndarray | None = None,
+        depths: np.ndarray | None = None,
+        last_logits_only: bool = False,
+    ) -> TargetOutput:
+        """Run R rows on top of the cache, which grows by R positions.
+
+        Args:
+            token_ids: R ids. With `parents`, row 0 is the root and the others drafted nodes in an order in
+                which parents come first; without, R consecutive tokens.
+            cache: holds L positions, extended in place.
+            parents: int (R,), the row of each row's parent, -1 for the root.
+            depths: int (R,), 0 for the root.
+            last_logits_only: compute logits of the last row alone (prefill).
+        """
+        base = cache.length
+        rows = len(token_ids)
+        inputs: dict[str, Any] = {
+            "input_ids": torch.tensor([list(token_ids)], device=self.device),
+            self._cache_name: cache,
+            "use_cache": True,
+            "logits_to_keep": 1 if last_logits_only else 0,
+        }
+        if parents is not None and depths is not None and rows > 1:
+            mask_RR = tree_attention_mask(parents)
+            inputs["attention_mask"] = additive_mask(mask_RR, base, self.dtype, self.device)
+            positions_R = torch.from_numpy(depths.astype(np.int64) + base).to(self.device)
+        else:
+            positions_R = torch.arange(base, base + rows, device=self.device)
+        inputs["position_ids"] = positions_R[None]
+        output = self.model(**inputs)
+        features_RF = None
+        if self.fused_layers:
+            parts = [self._captured[index][0].to(self.device) for index in self.fused_layers]
+            features_RF = torch.cat(parts, dim=-1)
+        self._captured.clear()
+        return TargetOutput(output.logits[0].to(self.device), features_RF)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def states(self, ids_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features (B, T, F * H) and final normalised states (B, T, H) of whole texts, right-padded, no cache."""
+        output = self.model.get_decoder()(input_ids=ids_BT, use_cache=False)
+        parts = [self._captured[index].to(self.device) for index in self.fused_layers]
+        self._captured.clear()
+        return torch.cat(parts, dim=-1), output.last_hidden_state.to(self.device)
+
+    def fingerprint(self) -> str:
+        """Short hash of architecture and weights: 16 hexadecimal digits, the same in every dtype and on
+        every device for weights that bf16 represents (it samples each tensor's first values as bf16)."""
+        keys = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads")
+        digest = hashlib.sha256(json.dumps([getattr(self.config, key, None) for key in keys]).encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            sample = tensor.flatten()[:16].to("cpu", torch.bfloat16).view(torch.int16)
+            digest.update(f"{name}{tuple(tensor.shape)}".encode() + sample.numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+def tree_attention_mask(parents_R: np.ndarray) -> np.ndarray:
+    """Bool (R, R): row i may attend to itself and its ancestors. The root's parent is -1."""
+    mask_RR = np.eye(len(parents_R), dtype=bool)
+    for row, parent in enumerate(parents_R[1:], start=1):
+        mask_RR[row] |= mask_RR[parent]  # parents come before their children
+    return mask_RR
+
+
+def additive_mask(
+    mask_RR: np.ndarray, cached: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Float (1, 1, R, cached + R): 0 where a row may attend, the dtype's lowest value elsewhere.
+
+    Additive rather than boolean since eager attention adds it and SDPA takes either.
+    """
+    rows = len(mask_RR)
+    full = torch.zeros((rows, cached + rows), dtype=dtype, device=device)
+    blocked = torch.from_numpy(~mask_RR).to(device)
+    full[:, cached:].masked_fill_(blocked, torch.finfo(dtype).min)
+    return full[None, None]
