@@ -1,6 +1,7 @@
 """From a YAML file and `--set a.b=v` to a checked Config; every mistake becomes one line with the way out."""
 
 import difflib
+import io
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -77,15 +78,17 @@ def _read(path: str | Path) -> DictConfig:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; name a readable YAML file") from error
     try:
-        config = OmegaConf.create(text)
+        config = OmegaConf.load(io.StringIO(text))
     except yaml.YAMLError as error:
         raise ConfigError(
             f"{path}, {_where(error, text)}: not valid YAML: {_problem(error)}; correct that line"
         ) from error
     except OmegaConfBaseException as error:
         raise _refused(path, error) from error
+    except OSError:  # omegaconf's word for a lone number
+        config = None
     if not isinstance(config, DictConfig):
-        raise ConfigError(f"{path}: holds a list; write keys and values as configs/default.yaml does")
+        raise ConfigError(f"{path}: holds no keys; write key: value lines as configs/default.yaml does")
     return config
 
 
@@ -99,13 +102,13 @@ def _merge(config: DictConfig, override: str) -> DictConfig:
         merged = OmegaConf.merge(config, OmegaConf.from_dotlist([override]))
     except yaml.YAMLError as error:
         raise ConfigError(
-            f"--set {override!r}: the value of {key} is not valid YAML: {_problem(error)}; quote or correct it"
+            f"--set {override!r}: the value of {key} is not valid YAML: {_problem(error)}; quote or mend it"
         ) from error
     except OmegaConfBaseException as error:
         raise ConfigError(f"--set {override!r}: {key}: {_first_line(error)}; write a plain value") from error
     except TypeError as error:  # a key of a list, or a section in its place
         raise ConfigError(
-            f"--set {override!r}: {key} is a list or in one; a list is set whole, as {key}=[1,2]"
+            f"--set {override!r}: {key} is a list or inside one; write the whole list, as x=[1,2]"
         ) from error
     assert isinstance(merged, DictConfig)
     return merged
@@ -220,5 +223,5 @@ def _dotted(location: Location) -> str:
 
 
 def _shorten(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)  # null and true, as in the file
+    text = json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)  # null and true, as in the file
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

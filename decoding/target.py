@@ -89,6 +89,7 @@ class TargetModel:
         """An empty cache for one request."""
         return TargetCache(self.config.num_hidden_layers)
 
+    @torch.inference_mode()
     def forward(
         self,
         token_ids: Sequence[int],
@@ -130,7 +131,6 @@ class TargetModel:
         self._captured.clear()
         return TargetOutput(output.logits[0].to(self.device), features_RF)
 
-    @torch.inference_mode(False)
     @torch.no_grad()
     def states(self, ids_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Features (B, T, F * H) and final normalised states (B, T, H) of whole texts, right-padded, no cache."""

@@ -1,0 +1,113 @@
+"""Controllers answer three questions in every cycle: draft at all, one level more, verify how many nodes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from decoding.records import CycleRecord
+from decoding.tree import DraftTree
+
+HISTORY = 4
+
+
+@dataclass(slots=True)
+class DraftView:
+    """What is known when a question is asked. A controller reads it and changes nothing.
+
+    Attributes:
+        tree: drafted so far; its depth is 0 before any draft work.
+        depth_limit: the depth that tokens left and context allow in this cycle.
+        context_length: committed tokens, the prompt included.
+        tokens_left: tokens that the request may still emit.
+        history: the request's last cycles, oldest first, at most `HISTORY`.
+    """
+
+    tree: DraftTree
+    depth_limit: int
+    context_length: int
+    tokens_left: int
+    history: Sequence[CycleRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
+
+
+QuestionKind = Literal["draft", "level", "size"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`draft`: begin a draft (1) or take a plain step (0)? `level`: one more level (1) or stop (0)?
+    `size`: how many of the drafted nodes to verify (0 = none: a plain step)?"""
+
+    kind: QuestionKind
+    view: DraftView
+
+
+class Controller(Protocol):
+    """Decides draft depth and verification size, cycle by cycle. Cannot change the text."""
+
+    def wants_draft(self, view: DraftView) -> bool:
+        """Before any draft work: begin a draft, or take a plain step?"""
+        ...
+
+    def wants_level(self, view: DraftView) -> bool:
+        """After a level: draft one more?"""
+        ...
+
+    def verification_size(self, view: DraftView) -> int:
+        """How many of the best drafted nodes to verify; held to 0..tree size by the session."""
+        ...
+
+
+def answer(controller: Controller, question: Question) -> int:
+    """Put a question to a controller."""
+    if question.kind == "draft":
+        return int(controller.wants_draft(question.view))
+    if question.kind == "level":
+        return int(controller.wants_level(question.view))
+    return controller.verification_size(question.view)
+
+
+class PlainController:
+    """Never drafts: plain decoding."""
+
+    def wants_draft(self, view: DraftView) -> bool:
+        return False
+
+    def wants_level(self, view: DraftView) -> bool:
+        return False
+
+    def verification_size(self, view: DraftView) -> int:
+        return 0
+
+
+class FixedController:
+    """The same depth and size in every cycle.
+
+    Args:
+        draft_depth: levels to draft, >= 0; 0 = plain decoding.
+        verification_size: nodes to verify, >= 1.
+    """
+
+    def __init__(self, draft_depth: int, verification_size: int) -> None:
+        if not 0 <= draft_depth <= MAX_DRAFT_DEPTH:
+            raise ValueError(f"draft_depth is {draft_depth}, must be in 0..{MAX_DRAFT_DEPTH}")
+        if not 1 <= verification_size <= MAX_VERIFICATION_SIZE:
+            raise ValueError(f"verification_size is {verification_size}, must be in 1..{MAX_VERIFICATION_SIZE}")
+        self.draft_depth = draft_depth
+        self.size = verification_size
+
+    def wants_draft(self, view: DraftView) -> bool:
+        return self.draft_depth > 0
+
+    def wants_level(self, view: DraftView) -> bool:
+        return view.tree.depth < self.draft_depth
+
+    def verification_size(self, view: DraftView) -> int:
+        return self.size
+
+
+# Far beyond what pays anywhere; they keep a typing mistake from allocating a tree of millions of nodes.
+MAX_DRAFT_DEPTH = 64
+MAX_VERIFICATION_SIZE = 1024

@@ -1,0 +1,51 @@
+"""What a drafter is to a session: a factory of per-request states that propose a tree, level by level.
+
+Drafters are pure: the same committed prefix and the same noise give the same draft, whatever the history of cycle
+boundaries was.
+
+Legend: R rows, F width of the target's fused features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from decoding.noise import NoiseStream
+from decoding.tree import DraftTree
+
+
+class DraftState(Protocol):
+    """One request's drafter."""
+
+    def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
+        """Take R newly committed tokens. `features_RF` are the target's at the position *before* each token;
+        None where the drafter captures no layers, and for a prompt's first token, which has no such position."""
+        ...
+
+    def depth_limit(self) -> int:
+        """Levels that can be drafted at this root; 0 if it has nothing to draft from."""
+        ...
+
+    def begin(self) -> DraftTree:
+        """Forget an earlier draft; return a tree that holds the root alone."""
+        ...
+
+    def extend(self) -> bool:
+        """Add a level to the tree; False, and nothing added, if the drafter has nothing more to propose."""
+        ...
+
+
+class Drafter(Protocol):
+    """Shared by all requests; holds weights and settings."""
+
+    name: str
+    fused_layers: tuple[int, ...]
+    draft_depth: int
+    verification_size: int
+
+    def start(self, noise: NoiseStream, temperature: float, prompt_length: int) -> DraftState:
+        """A fresh state for one request."""
+        ...

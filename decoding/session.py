@@ -1,0 +1,196 @@
+"""One request: draft, select, verify, commit, cycle after cycle. Yields questions and records; counts nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+
+import torch
+
+from decoding.controller import HISTORY, Controller, DraftView, Question, answer
+from decoding.drafters.base import Drafter
+from decoding.noise import NoiseStream
+from decoding.records import CycleRecord
+from decoding.sampling import Sampling, TokenChooser
+from decoding.target import TargetModel, TargetOutput
+from decoding.timing import PhaseClock, now
+from decoding.tree import Selection
+from decoding.verify import Verdict, accept_coupled
+
+Cycle = Generator[Question, int, CycleRecord]
+
+
+class Session:
+    """The state of one request, prefilled up to its last prompt token, which is the first root.
+
+    Args:
+        target: the model whose law the text follows.
+        drafter: proposes trees; its `fused_layers` must be captured by the target.
+        prompt_ids: at least one token id.
+        max_new_tokens: most tokens to emit, >= 1; held to what the context leaves.
+        end_ids: ids that end the text (the ending id is emitted).
+        sampling: temperature, top-k, top-p.
+        seed: keys the noise together with the prompt.
+
+    Attributes:
+        committed: token ids of prompt and text; `cache.length == len(committed) - 1` after every cycle.
+        prefill_seconds: wall-clock time of the prefill.
+    """
+
+    def __init__(
+        self,
+        target: TargetModel,
+        drafter: Drafter,
+        prompt_ids: Sequence[int],
+        *,
+        max_new_tokens: int,
+        end_ids: Collection[int],
+        sampling: Sampling,
+        seed: int,
+    ) -> None:
+        _check_prompt(prompt_ids, target, max_new_tokens)
+        if tuple(drafter.fused_layers) not in ((), target.fused_layers):
+            raise ValueError(
+                f"drafter {drafter.name} reads layers {drafter.fused_layers}, the target captures {target.fused_layers}"
+            )
+        self.committed = list(prompt_ids)
+        self.prompt_length = len(prompt_ids)
+        self.finished = False
+        self._token_limit = min(self.prompt_length + max_new_tokens, target.context_limit)
+        self._target = target
+        self._end_ids = frozenset(end_ids)
+        noise = NoiseStream(seed, prompt_ids)
+        self._chooser = TokenChooser(sampling, noise)
+        self._draft = drafter.start(noise, sampling.temperature, self.prompt_length)
+        self._clock = PhaseClock(target.device)
+        self._last_features: torch.Tensor | None = None
+        self._history: deque[CycleRecord] = deque(maxlen=HISTORY)
+        started = now(target.device)
+        self.cache = target.new_cache()
+        self._prefill()
+        self.prefill_seconds = now(target.device) - started
+
+    @property
+    def tokens_left(self) -> int:
+        return self._token_limit - len(self.committed)
+
+    @property
+    def generated(self) -> list[int]:
+        """Token ids emitted so far."""
+        return self.committed[self.prompt_length :]
+
+    def run(self, controller: Controller) -> Iterator[CycleRecord]:
+        """Decode to the end, every question put to `controller`."""
+        while not self.finished:
+            cycle = self.cycle()
+            reply: int | None = None
+            while True:
+                try:
+                    question = cycle.send(reply) if reply is not None else next(cycle)
+                except StopIteration as done:
+                    yield done.value
+                    break
+                reply = answer(controller, question)
+
+    def cycle(self) -> Cycle:
+        """One cycle as a generator: yields questions, is sent answers, returns the record.
+
+        The one loop for decoding, training and evaluation: whoever drives it decides who answers. Time between
+        a question and its answer is charged to the policy.
+        """
+        if self.finished:
+            raise ValueError("the request is finished: it emitted an end-of-text id or reached its token limit")
+        clock = self._clock
+        clock.start()
+        context_length = len(self.committed)
+        tree = self._draft.begin()
+        limit = min(self.tokens_left - 1, self._draft.depth_limit())
+        view = DraftView(tree, limit, context_length, self.tokens_left, self._history)
+        clock.lap("draft")
+        yield from self._draft_levels(view, clock)
+        size = 0
+        if tree.size:
+            size = max(0, min(tree.size, (yield Question("size", view))))
+            clock.lap("policy")
+        selection = tree.select(size)
+        clock.lap("select")
+        verdict = self._verify(selection)
+        clock.lap("verify")
+        self._commit(verdict)
+        clock.lap("commit")
+        record = CycleRecord(
+            draft_depth=tree.depth,
+            verification_size=selection.verification_size,
+            accepted_by_depth=verdict.accepted_by_depth,
+            token_ids=tuple(verdict.emitted),
+            context_length=context_length,
+            seconds=clock.seconds(),
+        )
+        self._history.append(record)
+        return record
+
+    def _draft_levels(self, view: DraftView, clock: PhaseClock) -> Generator[Question, int, None]:
+        if view.depth_limit <= 0:
+            return
+        more = yield Question("draft", view)
+        clock.lap("policy")
+        while more:
+            extended = self._draft.extend()
+            clock.lap("draft")
+            if not extended or view.tree.depth >= view.depth_limit:
+                return
+            more = yield Question("level", view)
+            clock.lap("policy")
+
+    def _prefill(self) -> None:
+        self._draft.ingest(self.committed[:1], None)
+        if self.prompt_length > 1:
+            output = self._target.forward(self.committed[:-1], self.cache, last_logits_only=True)
+            self._draft.ingest(self.committed[1:], output.features_RF)
+
+    def _verify(self, selection: Selection) -> Verdict:
+        output = self._target.forward(
+            selection.tokens, self.cache, parents=selection.parents, depths=selection.depths
+        )
+        self._last_features = output.features_RF
+        return accept_coupled(selection, self._chosen(output, selection), self._end_ids)
+
+    def _chosen(self, output: TargetOutput, selection: Selection) -> Callable[[int, int], int]:
+        """The target's token after a row, as `accept_coupled` asks for it."""
+        first = len(self.committed) - self.prompt_length
+        greedy = self._chooser.sampling.temperature == 0
+        if greedy or output.logits_RV.device.type != "cpu":
+            # One read-back for the whole tree; row by row would wait for the device at every accepted token.
+            tokens = self._chooser.choose(output.logits_RV, [first + int(d) for d in selection.depths])
+            return lambda row, depth: tokens[row]
+        # On a CPU the noise of a row costs more than a read-back: draw it for the accepted rows alone.
+        logits = output.logits_RV
+        return lambda row, depth: self._chooser.choose(logits[row : row + 1], [first + depth])[0]
+
+    @torch.inference_mode()
+    def _commit(self, verdict: Verdict) -> None:
+        base = len(self.committed) - 1
+        self.cache.keep(base, verdict.rows, self._target.device)
+        features = self._last_features
+        if features is not None and verdict.rows != list(range(len(features))):
+            features = features[torch.tensor(verdict.rows, device=features.device)]
+        self._last_features = None
+        self._draft.ingest(verdict.emitted, features)
+        self.committed.extend(verdict.emitted)
+        self.finished = verdict.finished or self.tokens_left <= 0
+
+
+def _check_prompt(prompt_ids: Sequence[int], target: TargetModel, max_new_tokens: int) -> None:
+    if not prompt_ids:
+        raise ValueError("the prompt is empty: give at least one token")
+    if not 0 <= min(prompt_ids) <= max(prompt_ids) < target.vocabulary_size:
+        raise ValueError(
+            f"the prompt has a token id outside 0..{target.vocabulary_size - 1}: {min(prompt_ids)}..{max(prompt_ids)}"
+        )
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens is {max_new_tokens}, must be >= 1")
+    if len(prompt_ids) >= target.context_limit:
+        raise ValueError(
+            f"the prompt has {len(prompt_ids)} tokens, the model's context holds {target.context_limit} with at "
+            "least one to generate: shorten the prompt"
+        )

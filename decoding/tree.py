@@ -1,0 +1,96 @@
+"""The draft tree: nodes in level order with path scores, and the selection of those that are verified.
+
+Legend: N nodes with the root as node 0, S selected nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the target verifies: rows in level order, row 0 the root.
+
+    Attributes:
+        tokens: ids of the rows; the root's is the last committed token.
+        parents: int64, the row of each row's parent, -1 for the root.
+        depths: int64, 0 for the root.
+    """
+
+    tokens: list[int]
+    parents: np.ndarray
+    depths: np.ndarray
+
+    @property
+    def verification_size(self) -> int:
+        return len(self.tokens) - 1
+
+
+class DraftTree:
+    """A tree below the last committed token. Node 0 is the root, with path score 0.
+
+    Attributes:
+        tokens, parents, depths, scores: parallel lists over nodes; `scores` are path scores, estimates of
+            log P(node is on the accepted path), never above the parent's.
+        level_starts: index of the first node of each level; level d is `level_starts[d]` onwards.
+    """
+
+    def __init__(self, root_token: int) -> None:
+        self.tokens: list[int] = [root_token]
+        self.parents: list[int] = [-1]
+        self.depths: list[int] = [0]
+        self.scores: list[float] = [0.0]
+        self.level_starts: list[int] = [0]
+
+    @property
+    def depth(self) -> int:
+        """Levels drafted below the root."""
+        return len(self.level_starts) - 1
+
+    @property
+    def size(self) -> int:
+        """Drafted nodes, root excluded."""
+        return len(self.tokens) - 1
+
+    def add_level(
+        self, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float]
+    ) -> range:
+        """Append one level; return its node indices. Scores are held to the parent's, and NaN (a drafter at
+        fault) becomes -infinity: a bad score may cost speed, never the tree."""
+        start, depth = len(self.tokens), self.depth + 1
+        for parent, score in zip(parents, scores, strict=True):
+            if self.depths[parent] != depth - 1:
+                raise ValueError(f"node {parent} is at depth {self.depths[parent]}, not at {depth - 1}")
+            self.scores.append(min(score, self.scores[parent]) if score == score else -np.inf)
+        self.tokens.extend(tokens)
+        self.parents.extend(parents)
+        self.depths.extend([depth] * len(tokens))
+        self.level_starts.append(start)
+        return range(start, len(self.tokens))
+
+    def level(self, depth: int) -> range:
+        """Node indices of level `depth`, 0 = the root alone."""
+        ends = [*self.level_starts[1:], len(self.tokens)]
+        return range(self.level_starts[depth], ends[depth])
+
+    def ranked(self) -> np.ndarray:
+        """Drafted nodes, best path score first, equal scores in level order; int64 (size,)."""
+        return np.argsort(-np.asarray(self.scores[1:]), kind="stable") + 1
+
+    def select(self, size: int) -> Selection:
+        """Keep the `size` best nodes (all, if fewer). Since no score exceeds its parent's and the order is
+        stable, a node's parent always ranks above it: the selection is a tree."""
+        if size < 0:
+            raise ValueError(f"verification_size is {size}, must be >= 0")
+        nodes = [0, *sorted(self.ranked()[:size].tolist())]
+        row_of = {node: row for row, node in enumerate(nodes)}
+        parents = [row_of[self.parents[node]] if node else -1 for node in nodes]
+        return Selection(
+            [self.tokens[node] for node in nodes],
+            np.array(parents, dtype=np.int64),
+            np.array([self.depths[node] for node in nodes], dtype=np.int64),
+        )
