@@ -7,7 +7,7 @@ PYTHON ?= $(shell python3.11 -c '' >/dev/null 2>&1 && echo python3.11 || echo py
 #   make demo TORCH="--index-url https://download.pytorch.org/whl/cpu torch==2.13.0"
 TORCH ?= torch==2.13.0
 
-PIP := .venv/bin/python -m pip --quiet --disable-pip-version-check
+PIP := .venv/bin/python -m pip -qq --disable-pip-version-check # -qq: errors only
 BIN := .venv/bin
 READY := .venv/.installed
 

@@ -91,3 +91,15 @@ def sha256_file(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprint_weights(state: Mapping[str, torch.Tensor], salt: str = "") -> str:
+    """Short hash of weights: 16 hexadecimal digits, of each tensor's name, shape and first values as bf16.
+
+    The same on every device, and in every dtype for weights that bf16 represents.
+    """
+    digest = hashlib.sha256(salt.encode())
+    for name, tensor in sorted(state.items()):
+        sample = tensor.flatten()[:16].to("cpu", torch.bfloat16).view(torch.int16)
+        digest.update(f"{name}{tuple(tensor.shape)}".encode() + sample.numpy().tobytes())
+    return digest.hexdigest()[:16]

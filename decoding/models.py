@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +12,8 @@ from typing import Any
 import torch
 
 from decoding import builtin
+from decoding.machine import resolve_device, resolve_dtype
 from decoding.target import TargetModel
-
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,40 +25,10 @@ class LoadedModel:
     tokenizer: Any
     end_ids: frozenset[int]
 
-
-def resolve_device(device: str | torch.device = "auto") -> torch.device:
-    """`auto` = CUDA if there is one, else the CPU. ValueError if the named device is not there."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"unknown device {device!r}; use auto, cpu, cuda or cuda:N") from None
-    if chosen.type not in ("cpu", "cuda"):
-        raise ValueError(f"device {device!r} is not supported; use auto, cpu, cuda or cuda:N")
-    if chosen.type == "cuda" and (not torch.cuda.is_available() or (chosen.index or 0) >= torch.cuda.device_count()):
-        raise ValueError(f"device {device!r} is not there: torch sees {torch.cuda.device_count()} CUDA devices")
-    return chosen
-
-
-def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | str:
-    """`auto` = the checkpoint's own on CUDA; on CPUs bf16 where the processor multiplies it, else fp32."""
-    if isinstance(dtype, torch.dtype):
-        dtype = str(dtype).removeprefix("torch.")
-    if dtype == "auto":
-        if device.type == "cuda":
-            return "auto"
-        return torch.bfloat16 if cpu_has_bfloat16() else torch.float32
-    if dtype not in DTYPES:
-        raise ValueError(f"unknown dtype {dtype!r}; use auto, {', '.join(DTYPES)}")
-    return DTYPES[dtype]
-
-
-def cpu_has_bfloat16() -> bool:
-    """Whether this CPU has bf16 dot products (avx512_bf16 or AMX); without them bf16 is emulated and slow."""
-    flags = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    tiles = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return bool((flags and flags()) or (tiles and tiles()))
+    def tokenizer_fingerprint(self) -> str:
+        """Short hash of the token strings and their ids: 16 hexadecimal digits."""
+        vocabulary = sorted(self.tokenizer.get_vocab().items(), key=lambda item: item[1])
+        return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()[:16]
 
 
 def load_model(
@@ -114,19 +80,24 @@ def _source(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _explain(name: str, error: Exception) -> str:
-    """One line for a model that cannot be loaded."""
-    text = " ".join(str(error).split())
-    chain = f"{type(error).__name__} {type(error.__cause__).__name__} {text}"
+    """One line for a target that cannot be loaded."""
     if Path(name).expanduser().exists() or name == builtin.NAME:
+        text = " ".join(str(error).split())
         return f"model {name} is damaged, truncated or of an unsupported kind: {text[:200]}"
+    return explain_hub_error("model", name, error, builtin.NAME)
+
+
+def explain_hub_error(what: str, name: str, error: Exception, known: str) -> str:
+    """One line for a hub id that cannot be had: gated, or unknown, or no network."""
+    chain = f"{type(error).__name__} {type(error.__cause__).__name__} {error}"
     token = "is set" if os.environ.get("HF_TOKEN") else "is not set"
-    if "GatedRepo" in chain or "gated" in text or "401" in text or "403" in text:
+    if any(sign in chain for sign in ("GatedRepo", "gated", "401", "403")):
         return (
-            f"model {name} is gated: accept its licence at https://huggingface.co/{name} and set HF_TOKEN "
+            f"{what} {name} is gated: accept its licence at https://huggingface.co/{name} and set HF_TOKEN "
             f"(it {token})"
         )
     return (
-        f"unknown model {name!r}: not {builtin.NAME}, not a folder or .gguf file here, and not to be had from "
+        f"unknown {what} {name!r}: not {known}, not a folder or file here, and not to be had from "
         f"https://huggingface.co/{name} (private or gated ones need HF_TOKEN, which {token})"
     )
 

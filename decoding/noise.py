@@ -1,9 +1,9 @@
 """Counter-based Gumbel noise: a function of (seed, prompt, index of the generated token, token id) alone.
 
-A position's key is the first 64 bits of SHA-256(SHA-256(seed, prompt ids), index). The uniform of a token is the
-SplitMix64 output (Steele, Lea, Flood, OOPSLA 2014) at state `key + (id + 1) * golden ratio`, its upper 53 bits. All
-of it is wrapping 64-bit integer arithmetic, so the uniforms are the same bits on every device and for any subset of
-tokens; the two logarithms after it may differ by ulps between devices.
+A position's key is the first 64 bits of SHA-256(SHA-256(seed, prompt ids), index). The uniform of a token is
+the SplitMix64 output (Steele, Lea, Flood, OOPSLA 2014) at state `key + (id + 1) * golden ratio`, its upper 53
+bits. All of it is wrapping 64-bit integer arithmetic, so the uniforms are the same bits on every device and
+for any subset of tokens; the two logarithms after it may differ by ulps between devices.
 
 Legend: P positions, N token ids.
 """

@@ -85,14 +85,17 @@ class TokenChooser:
         narrowed = self.sampling.top_k is not None or self.sampling.top_p is not None
         if scaled_RV.device.type == "cpu" and narrowed and not scaled_RV.isnan().any():
             # Noise is the dearest part of a row: draw it for the few tokens that can win.
-            best = [self._perturbed_support(row_V, index) for row_V, index in zip(scaled_RV, indices, strict=True)]
+            best = [
+                self._perturbed_support(row_V, index) for row_V, index in zip(scaled_RV, indices, strict=True)
+            ]
             values, ids = zip(*best, strict=True)
             return torch.stack(values), torch.stack(ids)
         ids_V = torch.arange(scaled_RV.shape[-1], device=scaled_RV.device)
         return (scaled_RV + self.noise.gumbel(indices, ids_V)).max(dim=-1)
 
     def _perturbed_support(self, scaled_V: torch.Tensor, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        support_S = scaled_V.isfinite().nonzero()[:, 0]
+        # +infinity stays in: it is a fault, to be reported and not passed over.
+        support_S = (scaled_V > -torch.inf).nonzero()[:, 0]
         if not len(support_S):
             return scaled_V[0], torch.zeros((), dtype=torch.int64)
         value, place = (scaled_V[support_S] + self.noise.gumbel([index], support_S)[0]).max(dim=-1)

@@ -1,4 +1,5 @@
-"""One request: draft, select, verify, commit, cycle after cycle. Yields questions and records; counts nothing."""
+"""One request: draft, select, verify, commit, cycle after cycle. Yields questions and records; counts
+nothing."""
 
 from __future__ import annotations
 
@@ -95,11 +96,13 @@ class Session:
     def cycle(self) -> Cycle:
         """One cycle as a generator: yields questions, is sent answers, returns the record.
 
-        The one loop for decoding, training and evaluation: whoever drives it decides who answers. Time between
-        a question and its answer is charged to the policy.
+        The one loop for decoding, training and evaluation: whoever drives it decides who answers. Time
+        between a question and its answer is charged to the policy.
         """
         if self.finished:
-            raise ValueError("the request is finished: it emitted an end-of-text id or reached its token limit")
+            raise ValueError(
+                "the request is finished: it emitted an end-of-text id or reached its token limit"
+            )
         clock = self._clock
         clock.start()
         context_length = len(self.committed)

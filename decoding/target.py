@@ -8,7 +8,6 @@ Legend: R rows of a forward, L cached positions, V vocabulary, H hidden size, F 
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from decoding.artifacts import fingerprint_weights
 from decoding.kv_cache import TargetCache
 
 
@@ -43,6 +43,9 @@ class TargetModel:
         self.model = model
         self.config = model.config.get_text_config()
         kinds = set(getattr(self.config, "layer_types", None) or ()) - {"full_attention"}
+        window = getattr(self.config, "sliding_window", None)
+        if window and not getattr(self.config, "layer_types", None):
+            kinds = {"sliding_attention"}  # Mistral and its like: one window for all layers
         if kinds:
             raise ValueError(
                 f"target uses {', '.join(sorted(kinds))} layers; draftpace needs full attention in every layer, "
@@ -69,7 +72,8 @@ class TargetModel:
         for hook in self._hooks:
             hook.remove()
         self._hooks = [
-            layers[index - 1].register_forward_hook(self._keeper(index)) for index in sorted(set(fused_layers))
+            layers[index - 1].register_forward_hook(self._keeper(index))
+            for index in sorted(set(fused_layers))
         ]
         self.fused_layers = tuple(fused_layers)
 
@@ -133,21 +137,18 @@ class TargetModel:
 
     @torch.no_grad()
     def states(self, ids_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features (B, T, F * H) and final normalised states (B, T, H) of whole texts, right-padded, no cache."""
+        """Features (B, T, F * H) and final normalised states (B, T, H) of whole texts, right-padded, no
+        cache."""
         output = self.model.get_decoder()(input_ids=ids_BT, use_cache=False)
         parts = [self._captured[index].to(self.device) for index in self.fused_layers]
         self._captured.clear()
         return torch.cat(parts, dim=-1), output.last_hidden_state.to(self.device)
 
     def fingerprint(self) -> str:
-        """Short hash of architecture and weights: 16 hexadecimal digits, the same in every dtype and on
-        every device for weights that bf16 represents (it samples each tensor's first values as bf16)."""
+        """Short hash of architecture and weights, see `fingerprint_weights`."""
         keys = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads")
-        digest = hashlib.sha256(json.dumps([getattr(self.config, key, None) for key in keys]).encode())
-        for name, tensor in sorted(self.model.state_dict().items()):
-            sample = tensor.flatten()[:16].to("cpu", torch.bfloat16).view(torch.int16)
-            digest.update(f"{name}{tuple(tensor.shape)}".encode() + sample.numpy().tobytes())
-        return digest.hexdigest()[:16]
+        shape = json.dumps([getattr(self.config, key, None) for key in keys])
+        return fingerprint_weights(self.model.state_dict(), shape)
 
 
 def tree_attention_mask(parents_R: np.ndarray) -> np.ndarray:
@@ -158,9 +159,7 @@ def tree_attention_mask(parents_R: np.ndarray) -> np.ndarray:
     return mask_RR
 
 
-def additive_mask(
-    mask_RR: np.ndarray, cached: int, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
+def additive_mask(mask_RR: np.ndarray, cached: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Float (1, 1, R, cached + R): 0 where a row may attend, the dtype's lowest value elsewhere.
 
     Additive rather than boolean since eager attention adds it and SDPA takes either.

@@ -19,8 +19,8 @@ def now(device: torch.device) -> float:
 
 
 class PhaseClock:
-    """Splits a cycle into phases. Every moment between `start` and the last `lap` belongs to one phase, so that
-    the phases sum to the cycle's wall-clock time."""
+    """Splits a cycle into phases. Every moment between `start` and the last `lap` belongs to one phase, so
+    that the phases sum to the cycle's wall-clock time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,10 +1,11 @@
 """Train an EAGLE-3 head on the target's own distributions, with training-time test.
 
-Training-time test (arXiv 2503.01840, section 3): the head is unrolled over several draft steps in training, each
-step reading the states that the previous step made, so that it meets in training what it meets when drafting.
+Training-time test (arXiv 2503.01840, section 3): the head is unrolled over several draft steps in training,
+each step reading the states that the previous step made, so that it meets in training what it meets when
+drafting.
 
-Legend: B texts, N pairs of a text (token i + 1, state of position i), H hidden size, F = 3H, A attention heads,
-G key/value heads, D head size, V draft vocabulary.
+Legend: B texts, N pairs of a text (token i + 1, state of position i), H hidden size, F = 3H, A attention
+heads, G key/value heads, D head size, V draft vocabulary.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch.nn import functional as F
 from decoding.artifacts import load_tensors, read_json, save_tensors, write_json
 from decoding.drafters.eagle_head import EagleHead
 from decoding.target import TargetModel
+from decoding.unroll import attend_unrolled, shift
 
 _FEATURE_CACHE_BYTES = 4 * 2**30
 
@@ -64,7 +66,9 @@ class Batch:
     lengths_B: torch.Tensor
 
 
-def frequent_vocabulary(texts: list[np.ndarray], size: int, vocabulary_size: int, always: list[int]) -> torch.Tensor:
+def frequent_vocabulary(
+    texts: list[np.ndarray], size: int, vocabulary_size: int, always: list[int]
+) -> torch.Tensor:
     """The `size` most frequent ids of the texts plus `always`; ties and unseen ids in ascending order."""
     if not len(always) <= size <= vocabulary_size:
         raise ValueError(f"draft vocabulary of {size} is outside {len(always)}..{vocabulary_size}")
@@ -92,7 +96,9 @@ def initialise_from_target(head: EagleHead, target: TargetModel) -> None:
     layer.hidden_norm.weight.copy_(last.input_layernorm.weight)
     layer.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
     head.norm.weight.copy_(target.model.get_decoder().norm.weight)
-    head.lm_head.weight.copy_(target.model.get_output_embeddings().weight[head.target_ids_V.to(target.device)])
+    head.lm_head.weight.copy_(
+        target.model.get_output_embeddings().weight[head.target_ids_V.to(target.device)]
+    )
     # Embedding columns of exactly zero would leave queries and keys blind to the token for many steps.
     generator = torch.Generator().manual_seed(0)
     for name in ("q_proj", "k_proj", "v_proj"):
@@ -136,9 +142,9 @@ class HeadTrainer:
         """Train until `minutes` are spent, counting those of the runs before a kill."""
         budget = self.settings.minutes * 60
         while self.elapsed < budget:
-            batches = self._epoch_batches(self._epoch())
-            per_epoch = len(batches)
-            for numbers in batches[self.step % per_epoch :]:
+            epoch, done_before = self._place()
+            batches = self._epoch_batches(epoch)
+            for place, numbers in enumerate(batches[done_before:], start=done_before + 1):
                 started = time.perf_counter()
                 rate = self._learning_rate(self.elapsed / budget)
                 loss = self._train_step(numbers, rate)
@@ -147,12 +153,17 @@ class HeadTrainer:
                 done = self.elapsed >= budget
                 measured = self.step % self.settings.evaluate_every == 0 or done
                 agreement = self.agreement() if measured else None
-                yield HeadProgress(self.step, self.step / per_epoch, self.elapsed, loss, rate, agreement)
+                at = epoch + place / len(batches)
+                yield HeadProgress(self.step, at, self.elapsed, loss, rate, agreement)
                 if done:
                     return
 
-    def _epoch(self) -> int:
-        return self.step // max(1, len(self._epoch_batches(0)))
+    def _place(self) -> tuple[int, int]:
+        """(epoch, batches of it that are done): epochs differ in their number of batches."""
+        epoch, step = 0, self.step
+        while step >= (batches := len(self._epoch_batches(epoch))):
+            epoch, step = epoch + 1, step - batches
+        return epoch, step
 
     def _epoch_batches(self, epoch: int) -> list[np.ndarray]:
         rng = np.random.default_rng([self.settings.seed, epoch])
@@ -161,7 +172,11 @@ class HeadTrainer:
 
     def _learning_rate(self, progress: float) -> float:
         warm = min(1.0, (self.step + 1) / 40)
-        return self.settings.learning_rate * warm * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(1, progress))))
+        return (
+            self.settings.learning_rate
+            * warm
+            * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(1, progress))))
+        )
 
     def _train_step(self, numbers: np.ndarray, rate: float) -> float:
         for group in self.optimizer.param_groups:
@@ -176,13 +191,18 @@ class HeadTrainer:
             valid_BN = known_BN & self._valid(batch, step)
             log_probs = F.log_softmax(self.head.logits(states_BNH[valid_BN]), dim=-1)
             losses = -(labels_BNV[valid_BN] * log_probs).sum(-1)
-            total = total + self.settings.step_weight**step * losses.mean()
+            # Short texts, or ones outside the draft vocabulary, may leave a step without a single pair.
+            total = total + self.settings.step_weight**step * losses.sum() / max(1, len(losses))
         if not torch.isfinite(total):
-            raise ValueError(f"head training diverged at step {self.step}: loss {total.item()}; lower learning_rate")
+            raise ValueError(
+                f"head training diverged at step {self.step}: loss {total.item()}; lower learning_rate"
+            )
         total.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
         self.optimizer.step()
-        return float(total.item() / sum(self.settings.step_weight**s for s in range(self.settings.unroll_steps)))
+        return float(
+            total.item() / sum(self.settings.step_weight**s for s in range(self.settings.unroll_steps))
+        )
 
     @torch.no_grad()
     def agreement(self) -> tuple[float, ...]:
@@ -202,8 +222,8 @@ class HeadTrainer:
         return tuple(float(share) for share in hits / np.maximum(seen, 1))
 
     def _unroll(self, batch: Batch) -> Iterator[torch.Tensor]:
-        """States (B, N, H) of each draft step. At step s the query of pair j sees the true pairs up to j - s and,
-        of each drafted step r, the one pair j - (s - r) on its own path."""
+        """States (B, N, H) of each draft step. At step s the query of pair j sees the true pairs up to j - s
+        and, of each drafted step r, the one pair j - (s - r) on its own path."""
         layer = self.head.midlayer
         embeddings = self._embed(batch.tokens_BN).float()
         states = self.head.fc(batch.features_BNF)
@@ -217,10 +237,10 @@ class HeadTrainer:
             else:
                 drafted.append((keys, values))
             mask_NN = positions[None, :] <= positions[:, None] - step
-            attended = _attend_unrolled(queries, true_keys, true_values, mask_NN, drafted)
+            attended = attend_unrolled(queries, true_keys, true_values, mask_NN, drafted)
             out = layer.finish(states, attended)
             yield out
-            states = _shift(out, 1)
+            states = shift(out, 1)
 
     def _labels(self, batch: Batch) -> torch.Tensor:
         with torch.no_grad():
@@ -289,7 +309,9 @@ class HeadTrainer:
             return False
         place = read_json(folder / "checkpoint.json", "head checkpoint")
         now = json.loads(json.dumps(asdict(self.settings)))
-        changed = [key for key, value in now.items() if key != "minutes" and place["settings"].get(key) != value]
+        changed = [
+            key for key, value in now.items() if key != "minutes" and place["settings"].get(key) != value
+        ]
         if changed:
             raise ValueError(f"{folder} was trained with other {', '.join(changed)}; choose another --out")
         tensors = load_tensors(folder / f"checkpoint-{place['step']}.safetensors", "head checkpoint")
@@ -320,36 +342,3 @@ def _group(texts: list[np.ndarray], order: np.ndarray, batch_tokens: int) -> lis
             current.append(int(number))
         batches.append(np.array(current))
     return batches
-
-
-def _shift(x: torch.Tensor, by: int, dim: int = 1) -> torch.Tensor:
-    """Move along `dim` to later positions by `by`, zeros in front."""
-    if by == 0:
-        return x
-    front = torch.zeros_like(x.narrow(dim, 0, by))
-    return torch.cat([front, x.narrow(dim, 0, x.shape[dim] - by)], dim=dim)
-
-
-def _attend_unrolled(
-    queries_BAND: torch.Tensor,
-    keys_BGND: torch.Tensor,
-    values_BGND: torch.Tensor,
-    mask_NN: torch.Tensor,
-    drafted: list[tuple[torch.Tensor, torch.Tensor]],
-) -> torch.Tensor:
-    """Attention over the true pairs under `mask_NN` and, of every drafted step, the pair on the query's path."""
-    repeat = queries_BAND.shape[1] // keys_BGND.shape[1]
-    scale = queries_BAND.shape[-1] ** -0.5
-    scores = queries_BAND @ keys_BGND.repeat_interleave(repeat, 1).transpose(2, 3) * scale
-    scores = scores.masked_fill(~mask_NN, torch.finfo(scores.dtype).min)
-    path = []
-    for index, (keys, values) in enumerate(drafted):
-        lag = len(drafted) - 1 - index
-        path.append([_shift(part, lag, dim=2).repeat_interleave(repeat, 1) for part in (keys, values)])
-    own = [(queries_BAND * keys).sum(-1, keepdim=True) * scale for keys, _ in path]
-    weights = torch.softmax(torch.cat([scores, *own], dim=-1), dim=-1)
-    length = mask_NN.shape[1]
-    attended = weights[..., :length] @ values_BGND.repeat_interleave(repeat, 1)
-    for index, (_, values) in enumerate(path):
-        attended = attended + weights[..., length + index, None] * values
-    return attended

@@ -56,9 +56,7 @@ class DraftTree:
         """Drafted nodes, root excluded."""
         return len(self.tokens) - 1
 
-    def add_level(
-        self, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float]
-    ) -> range:
+    def add_level(self, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float]) -> range:
         """Append one level; return its node indices. Scores are held to the parent's, and NaN (a drafter at
         fault) becomes -infinity: a bad score may cost speed, never the tree."""
         start, depth = len(self.tokens), self.depth + 1

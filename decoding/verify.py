@@ -1,8 +1,8 @@
 """The `coupled` rule: follow the target's own tokens through the verified tree, and close.
 
-The target's token at a position is a function of (seed, prompt, position, target distribution), drawn as plain
-decoding draws it. A drafted node is accepted if and only if it is that token, so the text equals plain decoding's
-(Daliri, Musco, Suresh, arXiv 2408.07978).
+The target's token at a position is a function of (seed, prompt, position, target distribution), drawn as
+plain decoding draws it. A drafted node is accepted if and only if it is that token, so the text equals plain
+decoding's (Daliri, Musco, Suresh, arXiv 2408.07978).
 """
 
 from __future__ import annotations

@@ -1,21 +1,35 @@
-"""Tiny random models and a byte tokenizer: everything the tests decode with. No downloads, no weights on disk."""
+"""Tiny random models and drafters: what the tests decode with. No downloads, no weights on disk."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from itertools import cycle
 from typing import Any
 
 import torch
 
+from decoding.controller import DraftView, PlainController
 from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.eagle_head import EagleConfig, EagleHead
+from decoding.drafters.ngram import NgramDrafter
+from decoding.noise import NoiseStream
+from decoding.sampling import Sampling
+from decoding.session import Session
 from decoding.target import TargetModel
+from decoding.tree import DraftTree
 
 VOCABULARY = 40
 END_ID = 2
 
 
-def tiny_target(seed: int = 0, dtype: torch.dtype = torch.float64, context: int = 256, spread: float = 1.0) -> TargetModel:
-    """A four-layer Llama with grouped-query attention, 40 tokens. Larger `spread` = surer distributions."""
+def tiny_target(
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+    context: int = 256,
+    spread: float = 1.0,
+    layers: int = 4,
+) -> TargetModel:
+    """A small Llama with grouped-query attention, 40 tokens. Larger `spread` = surer distributions."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -23,7 +37,7 @@ def tiny_target(seed: int = 0, dtype: torch.dtype = torch.float64, context: int 
         vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=48,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=context,
@@ -51,9 +65,51 @@ def tiny_head(target: TargetModel, draft_vocab_size: int = 30, seed: int = 1) ->
 
 def tiny_eagle(target: TargetModel, beam_width: int = 3, **head: Any) -> EagleDrafter:
     """A drafter with a random head; makes the target capture its layers."""
-    drafter = EagleDrafter(tiny_head(target, **head), target.embeddings, target.device, target.dtype, beam_width)
+    drafter = EagleDrafter(
+        tiny_head(target, **head), target.embeddings, target.device, target.dtype, beam_width
+    )
     target.capture(drafter.fused_layers)
     return drafter
+
+
+def plain_text(
+    target: TargetModel,
+    prompt: Sequence[int],
+    tokens: int,
+    sampling: Sampling = Sampling(),  # noqa: B008 (frozen)
+    seed: int = 0,
+    end_ids: Collection[int] = (),
+) -> list[int]:
+    """What plain decoding emits after `prompt`."""
+    session = Session(
+        target,
+        NgramDrafter(),
+        prompt,
+        max_new_tokens=tokens,
+        end_ids=end_ids,
+        sampling=sampling,
+        seed=seed,
+    )
+    for _ in session.run(PlainController()):
+        pass
+    return session.generated
+
+
+class ScriptController:
+    """Answers from a list, over and over: what a policy at fault, or at random, would say."""
+
+    def __init__(self, draft: Sequence[bool], sizes: Sequence[int]) -> None:
+        self._draft = cycle(draft)
+        self._sizes = cycle(sizes)
+
+    def wants_draft(self, view: DraftView) -> bool:
+        return next(self._draft)
+
+    def wants_level(self, view: DraftView) -> bool:
+        return next(self._draft)
+
+    def verification_size(self, view: DraftView) -> int:
+        return next(self._sizes)
 
 
 class OracleDrafter:
@@ -61,7 +117,9 @@ class OracleDrafter:
 
     Args:
         text: the tokens that plain decoding emits after the prompt.
-        wrong: positions of that text at which a wrong token is drafted.
+        wrong: positions of that text at which only wrong tokens are drafted.
+        branches: children of each drafted node, the right one at a changing place among them. With more than
+            one, the first wrong branch is drafted on as well.
     """
 
     name = "oracle"
@@ -69,42 +127,59 @@ class OracleDrafter:
     draft_depth = 4
     verification_size = 4
 
-    def __init__(self, text: list[int], wrong: frozenset[int] = frozenset()) -> None:
-        self.text = text
-        self.wrong = wrong
+    def __init__(self, text: Sequence[int], wrong: Collection[int] = frozenset(), branches: int = 1) -> None:
+        self.text = list(text)
+        self.wrong = frozenset(wrong)
+        self.branches = branches
 
-    def start(self, noise: Any, temperature: float, prompt_length: int) -> OracleState:
+    def start(self, noise: NoiseStream, temperature: float, prompt_length: int) -> OracleState:
         return OracleState(self, prompt_length)
+
+    def fingerprint(self) -> str:
+        return "oracle"
 
 
 class OracleState:
     def __init__(self, drafter: OracleDrafter, prompt_length: int) -> None:
-        from decoding.tree import DraftTree
-
         self._drafter = drafter
         self._generated = -prompt_length
-        self._tree_type = DraftTree
         self._last = 0
+        self._tree = DraftTree(0)
+        self._growing = [0]
         self.levels_drafted = 0
 
-    def ingest(self, token_ids: Any, features_RF: Any) -> None:
+    def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
         self._generated += len(token_ids)
         self._last = token_ids[-1]
 
     def depth_limit(self) -> int:
         return 1 << 30
 
-    def begin(self) -> Any:
-        self._tree = self._tree_type(self._last)
+    def begin(self) -> DraftTree:
+        self._tree = DraftTree(self._last)
+        self._growing = [0]
         return self._tree
 
     def extend(self) -> bool:
         place = self._generated + self._tree.depth
         if place >= len(self._drafter.text):
             return False
-        token = self._drafter.text[place]
-        if place in self._drafter.wrong:
-            token = (token + 1) % VOCABULARY
-        self._tree.add_level([token], [self._tree.size], [self._tree.scores[-1] - 0.5])
+        branches = self._drafter.branches
+        shift = 1 if place in self._drafter.wrong else 0
+        right = place % branches
+        children = [
+            (self._drafter.text[place] + shift + (branch - right) % branches) % VOCABULARY
+            for branch in range(branches)
+        ]
+        tokens, parents, scores = [], [], []
+        for parent in self._growing:
+            for branch, token in enumerate(children):
+                tokens.append(token)
+                parents.append(parent)
+                scores.append(self._tree.scores[parent] - 0.5 - 0.1 * branch)
+        level = self._tree.add_level(tokens, parents, scores)
+        self._growing = [level[right]]
+        if branches > 1:
+            self._growing.append(level[(right + 1) % branches])
         self.levels_drafted += 1
         return True

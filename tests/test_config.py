@@ -281,6 +281,7 @@ def test_a_set_that_is_no_assignment_is_refused(override: str) -> None:
         ("evaluation.draft_depths.0=3", "whole list"),
         ("evaluation.draft_depths={a: 1}", "whole list"),
         ("seed=${", "plain value"),
+        ("seed='two\n\nlines'", "valid integer"),
         ("seed=${nowhere}", "plain value"),
         ("seed=!!python/object/apply:os.getcwd []", "not valid YAML"),
     ],

@@ -1,7 +1,7 @@
 """What a drafter is to a session: a factory of per-request states that propose a tree, level by level.
 
-Drafters are pure: the same committed prefix and the same noise give the same draft, whatever the history of cycle
-boundaries was.
+Drafters are pure: the same committed prefix and the same noise give the same draft, whatever the history of
+cycle boundaries was.
 
 Legend: R rows, F width of the target's fused features.
 """
@@ -22,7 +22,8 @@ class DraftState(Protocol):
 
     def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
         """Take R newly committed tokens. `features_RF` are the target's at the position *before* each token;
-        None where the drafter captures no layers, and for a prompt's first token, which has no such position."""
+        None where the drafter captures no layers, and for a prompt's first token, which has no such
+        position."""
         ...
 
     def depth_limit(self) -> int:
@@ -48,4 +49,8 @@ class Drafter(Protocol):
 
     def start(self, noise: NoiseStream, temperature: float, prompt_length: int) -> DraftState:
         """A fresh state for one request."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Short hash of everything that its drafts depend on but the target: weights, settings."""
         ...

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from decoding.artifacts import fingerprint_weights
 from decoding.drafters.eagle_head import EagleHead, attend
 from decoding.kv_cache import KVBuffer
 from decoding.noise import NoiseStream
@@ -56,12 +57,16 @@ class EagleDrafter:
     def start(self, noise: NoiseStream, temperature: float, prompt_length: int) -> EagleState:
         return EagleState(self, noise, temperature, prompt_length)
 
+    def fingerprint(self) -> str:
+        # The beam width is a setting that a policy is trained with: it shapes what the policy sees.
+        return f"{fingerprint_weights(self.head.state_dict())}-beam{self.beam_width}"
+
 
 class EagleState:
     """One request: a cache of committed pairs, and the draft on top of it.
 
-    Pair i is (token i + 1, the target's features at position i). Its state predicts token i + 2. What drafting
-    appends to the cache comes from the head's own states and is dropped at `begin`.
+    Pair i is (token i + 1, the target's features at position i). Its state predicts token i + 2. What
+    drafting appends to the cache comes from the head's own states and is dropped at `begin`.
     """
 
     def __init__(
@@ -80,8 +85,8 @@ class EagleState:
         self._root_token = -1
         self._root_state_1H: torch.Tensor | None = None
         self._tree: DraftTree | None = None
-        # The level that the next one grows from: its nodes, their rows in the level before, their states there,
-        # and which drafted cache rows each row of that level saw.
+        # The level that the next one grows from: its nodes, their rows in the level before, their states
+        # there, and which drafted cache rows each row of that level saw.
         self._frontier: list[int] = []
         self._frontier_parents: list[int] = []
         self._states_RH = torch.empty(0)
@@ -199,10 +204,11 @@ class EagleState:
         self._states_RH = states_RH
 
     def _log_survival(self, states_RH: torch.Tensor, depth: int) -> torch.Tensor:
-        """log c(v) = log softmax(z / kappa) + log a over the draft vocabulary, (R, V); uncalibrated, kappa = a = 1.
+        """log c(v) = log softmax(z / kappa) + log a over the draft vocabulary, (R, V); uncalibrated, kappa =
+        a = 1.
 
-        z is the draft's logit at temperature 0, else logit / temperature + the noise that the target will meet
-        at this position: a candidate that the noise favours is likelier to be the target's token.
+        z is the draft's logit at temperature 0, else logit / temperature + the noise that the target will
+        meet at this position: a candidate that the noise favours is likelier to be the target's token.
         """
         logits_RV = self._head.logits(states_RH)
         if self._temperature == 0:

@@ -6,8 +6,8 @@ i + 1 and the normalised state of position i; its output, before `norm`, is the 
 token starts from; `lm_head` scores the draft vocabulary, `d2t[j] + j` is the target id of draft id j, `t2d`
 marks the target ids that the draft vocabulary holds.
 
-Legend: B batch, T positions, R rows, H hidden size, F = 3H, A attention heads, G key/value heads, D head size,
-K keys, V draft vocabulary.
+Legend: B batch, T positions, R rows, H hidden size, F = 3H, A attention heads, G key/value heads, D head
+size, K keys, V draft vocabulary.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class RMSNorm(nn.Module):
 
 
 class EagleAttention(nn.Module):
-    """Grouped-query attention whose inputs are twice as wide as its output. Returns q, k, v; the caller attends."""
+    """Grouped-query attention whose inputs are twice as wide as its output. Returns q, k, v; the caller
+    attends."""
 
     def __init__(self, config: EagleConfig) -> None:
         super().__init__()
@@ -187,7 +188,9 @@ class EagleHead(nn.Module):
         scores: torch.Tensor = self.lm_head(self.norm(states_H))
         return scores
 
-    def save(self, folder: Path, card: dict[str, Any] | None = None, dtype: torch.dtype = torch.bfloat16) -> None:
+    def save(
+        self, folder: Path, card: dict[str, Any] | None = None, dtype: torch.dtype = torch.bfloat16
+    ) -> None:
         """Write weights and config into `folder`; `card` is kept inside the config."""
         state = {
             name: tensor.to(dtype) if tensor.is_floating_point() else tensor
@@ -199,7 +202,8 @@ class EagleHead(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> EagleHead:
-        """Read a head from `folder`; one-line ValueError when a file is missing, damaged or of other shapes."""
+        """Read a head from `folder`; one-line ValueError when a file is missing, damaged or of other
+        shapes."""
         raw = read_json(folder / CONFIG_FILE, "drafter config")
         known = {field.name for field in fields(EagleConfig)}
         try:
@@ -213,7 +217,9 @@ class EagleHead(nn.Module):
             head.load_state_dict(state)
         except RuntimeError as error:
             first = str(error).splitlines()[-1].strip()
-            raise ValueError(f"drafter weights {folder / WEIGHTS_FILE} do not fit their config: {first}") from None
+            raise ValueError(
+                f"drafter weights {folder / WEIGHTS_FILE} do not fit their config: {first}"
+            ) from None
         return head.eval()
 
 
@@ -223,7 +229,8 @@ def attend(
     values_BGKD: torch.Tensor,
     mask_TK: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Scaled dot-product attention (B, A, T, D) with grouped keys; `mask_TK` True = may attend, None = all."""
+    """Scaled dot-product attention (B, A, T, D) with grouped keys; `mask_TK` True = may attend, None =
+    all."""
     repeat = queries_BATD.shape[1] // keys_BGKD.shape[1]
     keys = keys_BGKD.repeat_interleave(repeat, dim=1)
     values = values_BGKD.repeat_interleave(repeat, dim=1)

@@ -33,6 +33,9 @@ class NgramDrafter:
     def start(self, noise: NoiseStream, temperature: float, prompt_length: int) -> NgramState:
         return NgramState(self)
 
+    def fingerprint(self) -> str:
+        return f"ngram-{self.min_match}-{self.max_match}"
+
 
 class NgramState:
     """The index of one request: every n-gram that has a continuation, by where that begins."""

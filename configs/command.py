@@ -1,0 +1,68 @@
+"""What the two commands share: their flags, the seed, and one line with exit code 2 for a user's mistake."""
+
+import argparse
+import secrets
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from configs.loading import load_config
+from configs.schema import REPO_ROOT, Config
+
+MISTAKE = 2
+INTERRUPTED = 130
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """`--config`, `--set` and `--out`."""
+    default = REPO_ROOT / "configs" / "default.yaml"
+    parser.add_argument("--config", type=Path, default=default, help="YAML file (default: configs/default.yaml)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="a.b=v", dest="overrides", help="lay a value over it"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder that the results go to")
+
+
+def read_config(options: argparse.Namespace) -> Config:
+    """The configuration that the flags name. `--out` must not be a file."""
+    if options.out.exists() and not options.out.is_dir():
+        raise ValueError(f"--out {options.out} is a file, must be a folder")
+    return load_config(options.config, options.overrides)
+
+
+def chosen_seed(config: Config) -> int:
+    """The configuration's seed, else a fresh one, printed."""
+    if config.seed is not None:
+        return config.seed
+    seed = secrets.randbits(32)
+    print(f"seed {seed} (fresh; repeat the run with --set seed={seed})")
+    return seed
+
+
+def exit_code(command: Callable[[], None]) -> int:
+    """Run a command; a user's mistake becomes one line on standard error and exit code 2."""
+    try:
+        command()
+    except ValueError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return MISTAKE
+    except OSError as error:
+        print(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
+        return MISTAKE
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def progress_bar() -> Progress:
+    """A bar with what is done and what time is left; tasks carry a `note`, "" for none."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )

@@ -1,0 +1,99 @@
+"""The command line: `python -m decoding PROMPT` streams a text and ends with tokens/s and tau."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from decoding.controller import PlainController
+from decoding.decoder import SpeculativeDecoder, fresh_seed
+from decoding.machine import use_threads
+from decoding.sampling import Sampling
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every flag of the command."""
+    flags = argparse.ArgumentParser(prog="python -m decoding", description=__doc__, allow_abbrev=False)
+    flags.add_argument(
+        "prompt", help="the user's message (completed as it stands by a model without chat template)"
+    )
+    flags.add_argument("--target", default="smollm2-135m", help="built-in name, folder, GGUF file or hub id")
+    flags.add_argument("--drafter", help="ngram, a shipped head, a folder or a hub id")
+    flags.add_argument("--policy", help="folder of an exported policy; none = the drafter's usual setting")
+    flags.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    flags.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64")
+    flags.add_argument("--temperature", type=float, default=0.0, help="0 = greedy")
+    flags.add_argument("--top-k", type=int)
+    flags.add_argument("--top-p", type=float)
+    flags.add_argument("--max-new-tokens", type=int, default=128)
+    flags.add_argument("--seed", type=int, help="none = a fresh one, printed at the end")
+    flags.add_argument(
+        "--compare", action="store_true", help="decode once more without drafting; say the speed-up"
+    )
+    return flags
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 2 and one line on standard error for a user's mistake."""
+    options = parser().parse_args(arguments)
+    try:
+        use_threads(None)
+        run(options)
+    except ValueError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader went away, as `head` does; a second failure at exit would print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def run(options: argparse.Namespace) -> None:
+    """Load, stream, summarise."""
+    Sampling(options.temperature, options.top_k, options.top_p)  # a typing mistake need not wait for the load
+    if not options.prompt.strip():
+        raise ValueError("the prompt is empty: give some text")
+    if options.max_new_tokens < 1:
+        raise ValueError(f"--max-new-tokens is {options.max_new_tokens}, must be >= 1")
+    decoder = SpeculativeDecoder.from_pretrained(
+        options.target, options.drafter, dtype=options.dtype, device=options.device
+    )
+    if options.policy:
+        for warning in decoder.use_policy(Path(options.policy)):
+            print(f"warning: {warning}", file=sys.stderr)
+    prompt = decoder.as_user(options.prompt)
+    seed = fresh_seed() if options.seed is None else options.seed
+    settings = {
+        "max_new_tokens": options.max_new_tokens,
+        "temperature": options.temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "seed": seed,
+    }
+    if options.compare:
+        decoder.generate(prompt, **{**settings, "max_new_tokens": 4})  # every shape warm before it is timed
+    cycles = []
+    for piece in decoder.stream(prompt, **settings):
+        print(piece.text, end="", flush=True)
+        cycles.append(piece.cycle)
+    emitted = sum(record.emitted for record in cycles)
+    speed = emitted / sum(record.seconds.total for record in cycles)
+    line = f"{emitted} tokens, {speed:.1f} tokens/s, tau {emitted / len(cycles):.2f}"
+    if options.compare:
+        plain = decoder.generate(prompt, **settings, controller=PlainController())
+        ids = [token for record in cycles for token in record.token_ids]
+        plain_speed = plain.tokens_per_second
+        line += f", {speed / plain_speed:.2f}x plain decoding ({plain_speed:.1f} tokens/s)"
+        line += ", same text" if plain.token_ids == ids else ", TEXT DIFFERS (floating-point tie or fault)"
+    print(f"\n\n{line}" + (f", seed {seed}" if options.temperature > 0 else ""), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

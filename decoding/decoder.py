@@ -1,0 +1,241 @@
+"""The decoder that people load: a target, a drafter and a controller behind `generate` and `stream`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from decoding.controller import Controller, FixedController
+from decoding.drafters.base import Drafter
+from decoding.drafters.load import load_drafter, shipped_heads
+from decoding.exported import ExportedController
+from decoding.models import LoadedModel, load_model
+from decoding.records import CycleRecord
+from decoding.sampling import Sampling
+from decoding.session import Session
+from decoding.target import TargetModel
+from decoding.text_stream import TextStream
+
+Message = dict[str, str]
+Prompt = str | Sequence[Message] | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A finished text.
+
+    Attributes:
+        text: what was generated, special tokens left out.
+        token_ids: ids generated, an end-of-text id included.
+        cycles: a record per cycle.
+        prefill_seconds: wall-clock time before the first cycle.
+        seed: the seed that reproduces it.
+    """
+
+    text: str
+    token_ids: list[int]
+    cycles: list[CycleRecord]
+    prefill_seconds: float
+    seed: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens over the seconds of all cycles, prefill excluded."""
+        return len(self.token_ids) / sum(record.seconds.total for record in self.cycles)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Mean emitted tokens of a cycle (tau); plain decoding = 1."""
+        return len(self.token_ids) / len(self.cycles)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPiece:
+    """One cycle of a stream: the text it completed, and its record."""
+
+    text: str
+    cycle: CycleRecord
+
+
+class SpeculativeDecoder:
+    """Speculative decoding whose text never depends on drafter or controller (`coupled` rule).
+
+    Use `from_pretrained`; the constructor takes parts that are loaded already.
+    """
+
+    def __init__(self, model: LoadedModel, drafter: Drafter, controller: Controller | None = None) -> None:
+        self.model = model
+        self.drafter = drafter
+        self.controller: Controller = controller or FixedController(
+            drafter.draft_depth, drafter.verification_size
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        target: str = "smollm2-135m",
+        drafter: str | None = None,
+        *,
+        controller: Controller | None = None,
+        dtype: str | torch.dtype = "auto",
+        device: str | torch.device = "auto",
+        beam_width: int = 4,
+    ) -> SpeculativeDecoder:
+        """Load target and drafter.
+
+        Args:
+            target: built-in name, folder, GGUF file or hub id.
+            drafter: `ngram`, shipped head, folder or hub id; None = the head shipped for the built-in model,
+                lookup for any other.
+            controller: who decides depth and size; None = the drafter's usual fixed setting.
+            dtype, device: see design: `auto` chooses.
+            beam_width: of a head's tree.
+
+        Raises:
+            ValueError: one line that names what is missing, and the way out.
+        """
+        model = load_model(target, device, dtype)
+        name = drafter or default_drafter(target)
+        return cls(model, load_drafter(name, model, beam_width), controller)
+
+    @property
+    def target(self) -> TargetModel:
+        return self.model.target
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.model.tokenizer
+
+    def use_policy(self, folder: Path) -> list[str]:
+        """Let the policy exported to `folder` decide; return warnings, e.g. that it was trained elsewhere.
+
+        A policy for another target or drafter is refused with ValueError.
+        """
+        controller = ExportedController.load(folder)
+        warnings = controller.check(
+            target_fingerprint=self.target.fingerprint(),
+            drafter_fingerprint=self.drafter.fingerprint(),
+            device=self.target.device.type,
+            dtype=str(self.target.dtype).removeprefix("torch."),
+        )
+        self.controller = controller
+        return warnings
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt: a string is completed as it stands, messages (dicts with `role` and
+        `content`) go through the chat template, token ids are taken as they are."""
+        if isinstance(prompt, str):
+            return list(self.tokenizer(prompt)["input_ids"])
+        items = list(prompt)
+        if not items:
+            raise ValueError("the prompt is empty: give text, messages or token ids")
+        if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+            return items  # type: ignore[return-value]
+        if not all(isinstance(item, dict) and {"role", "content"} <= item.keys() for item in items):
+            raise ValueError(
+                "a prompt is text, a list of {'role', 'content'} messages or a list of token ids"
+            )
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise ValueError(f"{self.model.name} has no chat template: give the prompt as text")
+        ids = self.tokenizer.apply_chat_template(
+            items, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        return list(ids)
+
+    def as_user(self, text: str) -> Prompt:
+        """A user's message: through the chat template where the model has one, else the text as it stands."""
+        if getattr(self.tokenizer, "chat_template", None):
+            return [{"role": "user", "content": text}]
+        return text
+
+    def open_session(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Session:
+        """Prefill a request; the session's cycles are the caller's to drive."""
+        return Session(
+            self.target,
+            self.drafter,
+            self.encode(prompt),
+            max_new_tokens=max_new_tokens,
+            end_ids=self.model.end_ids,
+            sampling=Sampling(temperature, top_k, top_p),
+            seed=seed,
+        )
+
+    def generate(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        controller: Controller | None = None,
+    ) -> Generation:
+        """Decode to the end. `seed` None draws a fresh one; `controller` overrides the decoder's for this
+        call."""
+        seed = fresh_seed() if seed is None else seed
+        session = self.open_session(
+            prompt,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+        )
+        cycles = list(session.run(controller or self.controller))
+        ids = session.generated
+        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return Generation(text, ids, cycles, session.prefill_seconds, seed)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        controller: Controller | None = None,
+    ) -> Iterator[StreamPiece]:
+        """Decode cycle by cycle, as `generate`; the pieces' texts joined are the text.
+
+        Bad arguments raise here, before the first piece is asked for.
+        """
+        session = self.open_session(
+            prompt,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=fresh_seed() if seed is None else seed,
+        )
+        return self._pieces(session, controller or self.controller)
+
+    def _pieces(self, session: Session, controller: Controller) -> Iterator[StreamPiece]:
+        text = TextStream(self.tokenizer, session.committed)
+        for record in session.run(controller):
+            yield StreamPiece(text.push(record.token_ids, last=session.finished), record)
+
+
+def default_drafter(target: str) -> str:
+    """The head shipped for a built-in target, lookup for any other."""
+    name = f"{target}-eagle3"
+    return name if name in shipped_heads() else "ngram"
+
+
+def fresh_seed() -> int:
+    """A seed of 32 random bits."""
+    return secrets.randbits(32)

@@ -1,0 +1,144 @@
+"""What a policy sees of a draft: one source for training and decoding, scaled with fixed constants.
+
+Both kinds are float32 vectors of about unit range. There are no running statistics: the scale is part of the
+definition, so a policy that was trained anywhere sees the same numbers everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from decoding.controller import DraftView
+from decoding.records import CycleRecord
+
+# Path scores are log-probabilities. Below e^-20 a node is as good as absent, and absent nodes read the same.
+SCORE_FLOOR = -20.0
+SCORE_SCALE = 10.0
+# log2 of the context length around 2^8 tokens: 16 tokens read -1, 4096 read 1, 2^24 and more read 4.
+CONTEXT_MIDDLE = 8.0
+CONTEXT_SCALE = 4.0
+CONTEXT_HIGHEST = 4.0
+CONTEXT_LOWEST = -CONTEXT_MIDDLE / CONTEXT_SCALE
+
+
+@dataclass(frozen=True)
+class DepthFeatures:
+    """What the depth policy sees at the root and after every level.
+
+    Args:
+        beam_width: the drafter's, >= 1; a level holds up to beam_width^2 candidates.
+        max_depth: greatest draft_depth that the policy may ask for, >= 1.
+
+    Attributes:
+        names: the entries, in order.
+        low, high: float32 bounds of every entry, (len(names),).
+    """
+
+    beam_width: int
+    max_depth: int
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    low: np.ndarray = field(init=False, repr=False, compare=False)
+    high: np.ndarray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check("beam_width", self.beam_width)
+        _check("max_depth", self.max_depth)
+        scores = [(f"level_score_{i}", *_SCORE_BOUNDS) for i in range(self.beam_width**2)]
+        _describe(self, [*scores, *_COMMON, ("tokens_left", 0.0, 1.0)])
+
+    def __call__(self, view: DraftView) -> np.ndarray:
+        """float32 (len(names),), finite and within the bounds whatever the scores are."""
+        tree, count = view.tree, self.beam_width**2
+        features = np.empty(len(self.names), dtype=np.float32)
+        level = tree.scores[tree.level_starts[-1] :] if tree.depth else []
+        _fill_scores(features[:count], level)
+        _fill_common(features[count : count + len(_COMMON)], view, self.max_depth)
+        # Beyond twice the deepest cycle the end of the text is too far away to matter.
+        features[-1] = max(0.0, min(1.0, view.tokens_left / (2 * (self.max_depth + 1))))
+        return features
+
+
+@dataclass(frozen=True)
+class SizeFeatures:
+    """What the size policy sees once the draft is complete.
+
+    Args:
+        max_size: path scores shown, >= 1; sensibly the largest verification_size on offer.
+        max_depth: greatest draft_depth that the drafts reach, >= 1.
+
+    Attributes:
+        names: the entries, in order.
+        low, high: float32 bounds of every entry, (len(names),).
+    """
+
+    max_size: int
+    max_depth: int
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    low: np.ndarray = field(init=False, repr=False, compare=False)
+    high: np.ndarray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check("max_size", self.max_size)
+        _check("max_depth", self.max_depth)
+        _describe(self, [*((f"tree_score_{i}", *_SCORE_BOUNDS) for i in range(self.max_size)), *_COMMON])
+
+    def __call__(self, view: DraftView) -> np.ndarray:
+        """float32 (len(names),), finite and within the bounds whatever the scores are."""
+        features = np.empty(len(self.names), dtype=np.float32)
+        _fill_scores(features[: self.max_size], view.tree.scores[1:])
+        _fill_common(features[self.max_size :], view, self.max_depth)
+        return features
+
+
+_SCORE_BOUNDS = (SCORE_FLOOR / SCORE_SCALE, 0.0)
+_COMMON = (
+    ("draft_depth", 0.0, 1.0),
+    ("log2_context_length", CONTEXT_LOWEST, CONTEXT_HIGHEST),
+    ("emitted_last", 0.0, 1.0),
+    ("emitted_mean_4", 0.0, 1.0),
+)
+
+
+def _check(name: str, value: int) -> None:
+    # A bool is an int to Python, and a policy.json may hold anything.
+    if type(value) is not int or not 1 <= value <= 1024:
+        raise ValueError(f"{name} is {value!r}, must be a whole number in 1..1024")
+
+
+def _describe(features: DepthFeatures | SizeFeatures, entries: list[tuple[str, float, float]]) -> None:
+    names, low, high = zip(*entries, strict=True)
+    for attribute, values in (("low", low), ("high", high)):
+        bounds = np.array(values, dtype=np.float32)
+        bounds.setflags(write=False)
+        object.__setattr__(features, attribute, bounds)
+    object.__setattr__(features, "names", names)
+
+
+def _fill_scores(out: np.ndarray, scores: Sequence[float]) -> None:
+    """The best scores, best first; the rest of `out` as if there were nodes at the floor."""
+    # fmax and fmin take the number where the other side is NaN; maximum would hand the NaN on.
+    held = np.fmin(np.fmax(np.array(scores, dtype=np.float64), SCORE_FLOOR), 0.0)
+    held.sort()
+    best = held[::-1][: len(out)]
+    out[: len(best)] = best / SCORE_SCALE
+    out[len(best) :] = SCORE_FLOOR / SCORE_SCALE
+
+
+def _fill_common(out: np.ndarray, view: DraftView, max_depth: int) -> None:
+    most = max_depth + 1  # tokens that the deepest cycle can emit
+    context = (math.log2(max(1, view.context_length)) - CONTEXT_MIDDLE) / CONTEXT_SCALE
+    out[0] = min(1.0, view.tree.depth / max_depth)
+    out[1] = min(CONTEXT_HIGHEST, context)
+    last, mean = _emitted(view.history)
+    out[2] = min(1.0, last / most)
+    out[3] = min(1.0, mean / most)
+
+
+def _emitted(history: Sequence[CycleRecord]) -> tuple[float, float]:
+    """Tokens emitted in the last cycle and on average in the last 4 (the request's first cycles: fewer)."""
+    emitted = [record.emitted for record in list(history)[-4:]]
+    return (emitted[-1], sum(emitted) / len(emitted)) if emitted else (0.0, 0.0)

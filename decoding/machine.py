@@ -1,0 +1,62 @@
+"""The machine that decodes: threads, device and number format, chosen once."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+
+
+def use_threads(threads: int | None) -> int:
+    """Pin torch to `threads` CPU threads, None = the cores this process may use; return how many.
+
+    torch's own default counts the machine's cores, not those that a container or `taskset` leaves.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads is {threads}, must be >= 1")
+    chosen = threads or cores
+    torch.set_num_threads(chosen)
+    return chosen
+
+
+def resolve_device(device: str | torch.device = "auto") -> torch.device:
+    """`auto` = CUDA if there is one, else the CPU. ValueError if the named device is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"unknown device {device!r}; use auto, cpu, cuda or cuda:N") from None
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {device!r} is not supported; use auto, cpu, cuda or cuda:N")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device {device!r} is not there: torch sees {torch.cuda.device_count()} CUDA devices"
+        )
+    return chosen
+
+
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | str:
+    """`auto` = the checkpoint's own on CUDA; on CPUs bf16 where the processor multiplies it, else fp32."""
+    name = str(dtype).removeprefix("torch.")
+    if name == "auto":
+        if device.type == "cuda":
+            return "auto"
+        return torch.bfloat16 if cpu_has_bfloat16() else torch.float32
+    if name not in DTYPES:
+        raise ValueError(f"unknown dtype {name!r}; use auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this CPU has bf16 dot products (avx512_bf16 or AMX); without them bf16 is emulated and slow."""
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(check() for name in checks if (check := getattr(torch.cpu, name, None)))

@@ -1,0 +1,1 @@
+"""Comparing arms live: the protocol, its statistics and the report. Imports decoding and policies alone."""

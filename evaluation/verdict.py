@@ -1,0 +1,91 @@
+"""One plain sentence: who won, by how much, how sure, and what favours whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evaluation.protocol import FixedSetting
+from evaluation.schema import ComparisonResult
+from evaluation.statistics import CONFIDENCE, MIN_GROUPS
+
+# An interval over so few questions is honest about chance, not about which questions were asked.
+FEW_GROUPS = 20
+
+
+def verdict(
+    rates: Mapping[str, float],
+    comparisons: Sequence[ComparisonResult],
+    *,
+    plain: str,
+    learned: str | None,
+    best_fixed: tuple[str, FixedSetting] | None,
+    confidence: float = CONFIDENCE,
+) -> str:
+    """The sentence for these arms.
+
+    Args:
+        rates: tokens per second of every arm.
+        comparisons: those among the arms named below, corrected together.
+        plain, learned, best_fixed: names of arms; None = not in the run. `best_fixed` is the fastest fixed
+            arm of this very report.
+    """
+    subject = learned or (best_fixed[0] if best_fixed else None)
+    if subject is None:
+        return "Only plain decoding was measured, so there is nothing to compare."
+    names = {plain: "plain decoding"}
+    rivals = [plain]
+    if learned:
+        names[learned] = "the learned policy"
+    if best_fixed:
+        favoured = "chosen in hindsight on these prompts, which favours it"
+        names[best_fixed[0]] = f"the best fixed setting ({_spell(best_fixed[1])}; {favoured})"
+        if learned:
+            rivals.append(best_fixed[0])
+    rivals.sort(key=lambda name: rates[name], reverse=True)  # the one to beat comes first
+    rows = [_between(subject, rival, comparisons) for rival in rivals]
+    clauses = [
+        f"{_gain(row.ratio)} than {names[row.b]} {_certainty(row, len(comparisons), confidence)}"
+        for row in rows
+    ]
+    groups = rows[0].groups
+    few = f"; {groups} independent questions are few" if MIN_GROUPS <= groups < FEW_GROUPS else ""
+    return f"{_opening(rows[0], names[subject])} {', and '.join(clauses)}{few}."
+
+
+def _opening(row: ComparisonResult, who: str) -> str:
+    if row.low is None or row.high is None:
+        many = f"{row.groups} independent question{'s' if row.groups > 1 else ''}"
+        return f"Nothing can be said: on {many}, too few for an interval, {who} decoded"
+    if row.claimed and row.ratio > 1:
+        return f"{who[0].upper()}{who[1:]} won: it decoded"
+    if row.claimed:
+        return f"{who[0].upper()}{who[1:]} lost: it decoded"
+    return f"Undecided: {who} decoded"
+
+
+def _gain(ratio: float) -> str:
+    word = "more" if ratio >= 1 else "fewer"
+    return f"{abs(ratio - 1) * 100:.1f} % {word} tokens per second"
+
+
+def _certainty(row: ComparisonResult, comparisons: int, confidence: float) -> str:
+    if row.low is None or row.high is None:
+        return "(no interval)"
+    excludes = row.low > 1 or row.high < 1
+    says = "excludes 0" if excludes else "includes 0"
+    if excludes and not row.claimed:
+        says += f", but not after Holm's correction for {comparisons} comparisons"
+    low, high = (row.low - 1) * 100, (row.high - 1) * 100
+    return f"({confidence * 100:g} % interval {low:+.1f} % to {high:+.1f} %, which {says})"
+
+
+def _spell(setting: FixedSetting) -> str:
+    lookup = "" if setting.lookup_depth is None else f", lookup depth {setting.lookup_depth}"
+    return f"{setting.drafter}, draft depth {setting.draft_depth}{lookup}, size {setting.verification_size}"
+
+
+def _between(a: str, b: str, comparisons: Sequence[ComparisonResult]) -> ComparisonResult:
+    for row in comparisons:
+        if (row.a, row.b) == (a, b):
+            return row
+    raise ValueError(f"no comparison of {a!r} with {b!r} among {[(row.a, row.b) for row in comparisons]}")

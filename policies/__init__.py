@@ -1,0 +1,1 @@
+"""Train policies and export them. Environments come as arguments: this room imports decoding alone."""

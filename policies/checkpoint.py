@@ -1,0 +1,190 @@
+"""Training that survives a kill: everything a PPO run needs to go on, as safetensors and JSON, no pickle.
+
+A checkpoint is a folder: `checkpoint.json` names the one tensor file that belongs to it and is written last,
+so that a kill between the two leaves the checkpoint before, whole. Checkpoints are taken at rollout
+boundaries only, after an update: there is no half-filled buffer to keep.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from decoding.artifacts import load_tensors, read_json, save_tensors, sha256_file, write_json
+
+SCHEMA_VERSION = 1
+HEADER_FILE = "checkpoint.json"
+
+
+@dataclass(frozen=True)
+class Header:
+    """The JSON half.
+
+    Attributes:
+        run: what the run is: settings, seed and whatever else the caller named; JSON values.
+        reference: the throughput that rewards are divided by, tokens per second.
+        timesteps: decisions trained on so far.
+        finished: whether that is all of them.
+        tensors_file, sha256: the tensor half and its hash.
+        updates: gradient passes so far.
+        env_random: state of the environment's `np_random`.
+        python_random: version and Gaussian carry of Python's generator, whose words are in the tensors.
+        numpy_random: position and Gaussian carry of numpy's, likewise.
+    """
+
+    run: dict[str, Any]
+    reference: float
+    timesteps: int
+    finished: bool
+    tensors_file: str
+    sha256: str
+    updates: int
+    env_random: dict[str, Any]
+    python_random: list[Any]
+    numpy_random: list[Any]
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.run, dict) and isinstance(self.tensors_file, str)):
+            raise TypeError("run or tensors_file is mistyped")
+
+
+def save(folder: Path, model: PPO, run: Mapping[str, Any], reference: float, *, finished: bool) -> None:
+    """Write a checkpoint of `model` into `folder`, atomically, in place of an older one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Each step count has a file of its own: the one that the header names is never overwritten.
+    file = folder / f"checkpoint-{model.num_timesteps}{'-finished' if finished else ''}.safetensors"
+    python_state, numpy_state = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002 (SB3 draws from it)
+    assert isinstance(numpy_state, dict)
+    tensors = {f"policy.{name}": tensor for name, tensor in model.policy.state_dict().items()}
+    for index, state in model.policy.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
+    tensors["random.torch"] = torch.get_rng_state()
+    tensors["random.python"] = torch.tensor(python_state[1], dtype=torch.int64)
+    tensors["random.numpy"] = torch.from_numpy(numpy_state["state"]["key"].astype(np.int64))
+    save_tensors(file, tensors)
+    header = Header(
+        run=_plain(run),
+        reference=reference,
+        timesteps=model.num_timesteps,
+        finished=finished,
+        tensors_file=file.name,
+        sha256=sha256_file(file),
+        updates=model._n_updates,
+        env_random=dict(_env_random(model).bit_generator.state),
+        python_random=[python_state[0], python_state[2]],
+        numpy_random=[numpy_state["state"]["pos"], numpy_state["has_gauss"], numpy_state["gauss"]],
+    )
+    write_json(folder / HEADER_FILE, {"schema_version": SCHEMA_VERSION, **vars(header)})
+    for older in folder.glob("checkpoint-*.safetensors"):
+        if older != file:
+            older.unlink()
+
+
+def read_header(folder: Path, run: Mapping[str, Any]) -> Header | None:
+    """The header of the checkpoint in `folder`, None if there is none.
+
+    One-line ValueError if it is damaged, or belongs to a run that is not `run`.
+    """
+    path = folder / HEADER_FILE
+    if not path.exists():
+        return None
+    raw = read_json(path, "checkpoint")
+    version = raw.pop("schema_version", None)
+    if version != SCHEMA_VERSION:
+        raise ValueError(
+            f"checkpoint {path} has schema_version {version!r}, not {SCHEMA_VERSION}: remove {folder}"
+        )
+    try:
+        header = Header(**raw)
+    except TypeError as error:
+        raise ValueError(f"checkpoint {path} is damaged ({error}): remove {folder} to start again") from None
+    different = _differences(header.run, _plain(run))
+    if different:
+        raise ValueError(
+            f"checkpoint {path} is of another run ({'; '.join(different)}): use another folder or remove it"
+        )
+    return header
+
+
+def restore(folder: Path, header: Header, model: PPO) -> None:
+    """Put `model`, its environment's `np_random` and the global generators where the checkpoint left them.
+
+    The environment itself starts afresh from its `np_random`: `TrainingCallback` resets it before every
+    rollout, in uninterrupted runs too, so that both go the same way.
+    """
+    path = folder / header.tensors_file
+    if path.is_file() and sha256_file(path) != header.sha256:
+        raise ValueError(f"checkpoint {path} is damaged (another SHA-256): remove {folder} to start again")
+    tensors = load_tensors(path, "checkpoint")
+    try:
+        model.policy.load_state_dict(_under(tensors, "policy."))
+        _restore_optimizer(model.policy.optimizer, _under(tensors, "optimizer."))
+        _restore_random(header, tensors, _env_random(model))
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(f"checkpoint {path} does not fit the policy ({reason}): remove {folder}") from None
+    model.num_timesteps, model._n_updates = header.timesteps, header.updates
+    assert model.env is not None
+    assert model.observation_space.shape is not None
+    # Nothing may draw from, or seed again, the `np_random` just restored: not the seed that waits for the
+    # environment's first reset, nor the reset by which `learn` gets a first observation. The placeholder is
+    # replaced when the rollout starts.
+    model.env._reset_seeds()
+    model._last_obs = np.zeros((1, *model.observation_space.shape), dtype=np.float32)
+
+
+def _env_random(model: PPO) -> np.random.Generator:
+    env = model.env
+    assert isinstance(env, DummyVecEnv)
+    generator: np.random.Generator = env.envs[0].unwrapped.np_random
+    return generator
+
+
+def _restore_random(header: Header, tensors: Mapping[str, torch.Tensor], env: np.random.Generator) -> None:
+    version, python_gauss = header.python_random
+    random.setstate((version, tuple(tensors["random.python"].tolist()), python_gauss))
+    position, has_gauss, gauss = header.numpy_random
+    words = tensors["random.numpy"].numpy().astype(np.uint32)
+    np.random.set_state(("MT19937", words, position, has_gauss, gauss))  # noqa: NPY002
+    torch.set_rng_state(tensors["random.torch"])
+    env.bit_generator.state = header.env_random
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = tensor
+    # The groups hold settings alone, which the model was built with.
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _under(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+
+
+def _plain(run: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back: tuples become lists."""
+    plain: dict[str, Any] = json.loads(json.dumps(run, allow_nan=False))
+    return plain
+
+
+def _differences(saved: Mapping[str, Any], asked: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """`key: saved, not asked` for every leaf that differs."""
+    found = []
+    for key in sorted({*saved, *asked}):
+        one, other = saved.get(key), asked.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            found += _differences(one, other, f"{prefix}{key}.")
+        elif one != other:
+            found.append(f"{prefix}{key}: {one!r}, not {other!r}")
+    return found

@@ -1,0 +1,103 @@
+"""From two trained PPO models to the folder that a decoder loads."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from torch import nn
+
+from decoding.artifacts import save_tensors, write_json
+from decoding.exported import INFO_FILE, WEIGHTS_FILE, Network, PolicyInfo, check_ends
+
+_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
+
+
+def network_of(model: PPO) -> Network:
+    """The part of a PPO policy that decides, its policy net and action net, as fp32."""
+    policy = model.policy
+    assert isinstance(policy, ActorCriticPolicy)
+    if not isinstance(policy.features_extractor, FlattenExtractor):
+        raise ValueError(f"a policy with a {type(policy.features_extractor).__name__} cannot be exported")
+    modules = [*policy.mlp_extractor.policy_net, policy.action_net]
+    linear = [module for module in modules if isinstance(module, nn.Linear)]
+    between = {type(module) for module in modules if not isinstance(module, nn.Linear)}
+    if len(between) > 1 or not between <= _ACTIVATIONS.keys():
+        names = ", ".join(sorted(kind.__name__ for kind in between))
+        raise ValueError(f"a policy with {names} between its layers cannot be exported: use ReLU or Tanh")
+    layers = [(_array(layer.weight), _array(layer.bias)) for layer in linear]
+    if not all(np.isfinite(array).all() for layer in layers for array in layer):
+        raise ValueError(
+            "the policy holds weights that are not finite: its training diverged, lower learning_rate"
+        )
+    return Network(layers, _ACTIVATIONS[between.pop()] if between else "relu")
+
+
+def export_policy(folder: Path, depth_model: PPO, size_model: PPO, info: PolicyInfo) -> None:
+    """Write the pair into `folder`, atomically, in place of an older policy there.
+
+    Args:
+        folder: created; an existing one is replaced only if it holds a policy and nothing else.
+        depth_model, size_model: trained on the features of `info`.
+        info: everything else that the folder says.
+    """
+    networks = {"depth": network_of(depth_model), "size": network_of(size_model)}
+    check_ends(info, networks["depth"], networks["size"])
+    _check_replaceable(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    try:
+        fresh = temporary / "new"
+        fresh.mkdir()  # mkdtemp's own folder is closed to others, which this one is not
+        save_tensors(fresh / WEIGHTS_FILE, _tensors(networks))
+        described = {
+            kind: {"widths": network.widths, "activation": network.activation}
+            for kind, network in networks.items()
+        }
+        write_json(fresh / INFO_FILE, info.to_json() | {"networks": described})
+        if folder.exists():
+            folder.rename(temporary / "old")
+        try:
+            fresh.rename(folder)
+        except OSError:
+            if (temporary / "old").exists():
+                (temporary / "old").rename(folder)
+            raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _check_replaceable(folder: Path) -> None:
+    if not folder.exists():
+        return
+    strangers = (
+        sorted({path.name for path in folder.iterdir()} - {WEIGHTS_FILE, INFO_FILE})
+        if folder.is_dir()
+        else []
+    )
+    if strangers or not folder.is_dir():
+        raise ValueError(
+            f"{folder} is no exported policy ({', '.join(strangers) or 'a file'}) and will not be replaced: "
+            "name another folder"
+        )
+
+
+def _tensors(networks: dict[str, Network]) -> dict[str, torch.Tensor]:
+    return {
+        f"{kind}.{index}.{part}": torch.from_numpy(array)
+        for kind, network in networks.items()
+        for index, layer in enumerate(network.layers)
+        for part, array in zip(("weight", "bias"), layer, strict=True)
+    }
+
+
+def _array(parameter: torch.Tensor) -> np.ndarray:
+    # A copy: training on must not change what was taken.
+    array: np.ndarray = parameter.detach().to("cpu", torch.float32).numpy().copy()
+    return array

@@ -1,0 +1,134 @@
+"""What a report may hold, what the table shows of it, and whether the verdict is honest."""
+
+import json
+import math
+
+import pytest
+import torch
+from made_up import made_up, printed
+from pydantic import ValidationError
+
+from evaluation.schema import Report, json_schema
+
+
+def test_a_report_refuses_unknown_keys_and_numbers_that_are_not_finite() -> None:
+    good = made_up(3, plain=10, learned=12).model_dump(mode="json")
+    assert Report.model_validate(good).model_dump(mode="json") == good
+    for spoil in (
+        lambda row: row.update(extra=1),
+        lambda row: row["machine"].update(extra=1),
+        lambda row: row["arms"]["plain"].update(tokens_per_second=math.nan),
+        lambda row: row["config"].update(deep=[{"rate": math.inf}]),
+        lambda row: row.update(aa={}),
+        lambda row: row.pop("verdict"),
+    ):
+        bad = json.loads(json.dumps(good))
+        spoil(bad)
+        with pytest.raises(ValidationError):
+            Report.model_validate(bad)
+
+
+def test_the_schema_is_closed_and_names_what_is_promised() -> None:
+    schema = json_schema()
+    promised = (
+        "machine versions models dtype sampling workload arms grid comparisons bound verdict config policy "
+        "seeds aa by_category by_language reliability collapse"
+    )
+    assert set(promised.split()) <= set(schema["properties"])
+    parts = {name: part for name, part in schema["$defs"].items() if part.get("type") == "object"}
+    assert all(part["additionalProperties"] is False for part in [schema, *parts.values()])
+    arm = {
+        "tokens_per_second",
+        "speedup_vs_plain",
+        "tau",
+        "policy_overhead_fraction",
+        "requests",
+        "text_equal",
+    }
+    assert arm <= set(parts["ArmResult"]["properties"])
+    report = made_up(3, plain=10)
+    assert (report.bound, report.aa, report.reliability, report.collapse) == (None,) * 4
+
+
+def test_the_machine_and_its_load_are_recorded() -> None:
+    report = made_up(3, plain=10)
+    assert report.machine.threads == torch.get_num_threads()
+    assert (report.machine.load_mean, report.machine.load_max) == (101.0, 102.0)
+    assert report.versions["torch"] == torch.__version__
+    assert report.machine.cpu
+
+
+# --- the table --------------------------------------------------------------------------------------------
+
+
+def test_the_table_says_the_same_numbers_as_the_report() -> None:
+    report = made_up(8, plain=10, fixed=15, weaker=14, learned=17)
+    text = printed(report)
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    rows = {row[0]: row[1:] for row in cells if row}
+    for name, arm in report.arms.items():
+        assert rows[name] == [
+            f"{arm.tokens_per_second:.1f}",
+            f"{arm.speedup_vs_plain:.2f}",
+            f"{arm.tau:.2f}",
+            f"{arm.policy_overhead_fraction * 100:.2f}",
+            "yes",
+        ]
+    grid = {(point.draft_depth, point.verification_size): point.tokens_per_second for point in report.grid}
+    assert rows["4"] == ["-", f"{grid[4, 8]:.1f}"]
+    assert rows["2"] == [f"{grid[2, 4]:.1f}", "-"]
+    assert report.arms["learned"].policy_overhead_fraction == pytest.approx(0.1)
+    assert report.verdict in " ".join(text.split())
+    assert "every arm wrote the same tokens" in text
+    assert "busy with other work (load average up to 107.0" in text
+
+
+# --- the verdict ------------------------------------------------------------------------------------------
+
+
+def test_a_win_names_the_best_fixed_setting_and_plain() -> None:
+    verdict = made_up(8, plain=10, fixed=15, weaker=14, learned=18).verdict
+    assert verdict.startswith("The learned policy won: it decoded ")
+    assert "(eagle, draft depth 4, size 8; chosen in hindsight on these prompts, which favours it)" in verdict
+    assert "than plain decoding" in verdict
+    assert verdict.count("which excludes 0") == 2
+    assert verdict.endswith("; 8 independent questions are few.")
+    assert ". " not in verdict  # one sentence
+
+
+def test_a_loss_is_called_a_loss() -> None:
+    report = made_up(30, plain=10, fixed=18, learned=15)
+    assert report.verdict.startswith("The learned policy lost: it decoded ")
+    assert " fewer tokens per second than the best fixed setting" in report.verdict
+    assert " more tokens per second than plain decoding" in report.verdict
+    assert "are few" not in report.verdict
+    ratio = report.comparisons[0].ratio
+    assert f"{(1 - ratio) * 100:.1f} % fewer" in report.verdict
+
+
+def test_plain_decoding_is_the_one_to_beat_where_it_is_fastest() -> None:
+    verdict = made_up(8, plain=20, fixed=10, learned=15).verdict
+    assert verdict.startswith("The learned policy lost: ")
+    assert verdict.index("than plain decoding") < verdict.index("than the best fixed setting")
+
+
+def test_what_chance_may_explain_is_undecided() -> None:
+    verdict = made_up(8, plain=10, fixed=15, learned=15.001).verdict
+    assert verdict.startswith("Undecided: the learned policy decoded ")
+    assert "which includes 0" in verdict
+
+
+def test_too_few_prompts_say_nothing() -> None:
+    report = made_up(3, plain=10, fixed=15, learned=30)
+    assert report.verdict.startswith(
+        "Nothing can be said: on 3 independent questions, too few for an interval"
+    )
+    assert "(no interval)" in report.verdict
+    assert not any(row.claimed for row in report.comparisons)
+
+
+def test_without_a_policy_the_best_fixed_setting_meets_plain() -> None:
+    assert made_up(8, plain=10, fixed=15).verdict.startswith(
+        "The best fixed setting (eagle, draft depth 4, size 8"
+    )
+    assert made_up(8, plain=10).verdict == "Only plain decoding was measured, so there is nothing to compare."

@@ -1,0 +1,121 @@
+"""The draft tree: selection and attention mask against plain loops, at any scores a drafter may give."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoding.target import additive_mask, tree_attention_mask
+from decoding.tree import DraftTree
+
+SCORES = st.one_of(
+    st.sampled_from([0.0, -1.0, -1.0, -2.5, -math.inf, math.nan, math.inf, 3.0]), st.floats(-30, 0)
+)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> DraftTree:
+    """Up to 4 levels of up to 6 nodes; scores may tie, rise, be NaN or infinite."""
+    tree = DraftTree(root_token=7)
+    for depth in range(draw(st.integers(0, 4))):
+        above = tree.level(depth)
+        count = draw(st.integers(1, 6))
+        parents = draw(st.lists(st.sampled_from(above), min_size=count, max_size=count))
+        scores = draw(st.lists(SCORES, min_size=count, max_size=count))
+        tokens = draw(st.lists(st.integers(0, 4), min_size=count, max_size=count))
+        tree.add_level(tokens, parents, scores)
+    return tree
+
+
+@given(trees())
+def test_path_scores_never_exceed_the_parents(tree: DraftTree) -> None:
+    """Whatever was given; NaN became -infinity."""
+    for node in range(1, len(tree.tokens)):
+        assert tree.scores[node] <= tree.scores[tree.parents[node]]
+
+
+@given(trees(), st.integers(0, 30))
+def test_selection_is_a_tree_of_the_best_nodes(tree: DraftTree, size: int) -> None:
+    """Against picking, one at a time, the best node left; each selected node's parent is selected."""
+    left = list(range(1, len(tree.tokens)))
+    picked = [0]
+    while left and len(picked) <= size:
+        best = left[0]
+        for node in left:  # level order: an equal score does not displace
+            if tree.scores[node] > tree.scores[best]:
+                best = node
+        left.remove(best)
+        picked.append(best)
+        assert tree.parents[best] in picked
+    picked.sort()
+    selection = tree.select(size)
+    assert selection.verification_size == min(size, tree.size) == len(picked) - 1
+    assert selection.tokens == [tree.tokens[node] for node in picked]
+    assert selection.depths.tolist() == [tree.depths[node] for node in picked]
+    for row, node in enumerate(picked):
+        parent = int(selection.parents[row])
+        assert parent < row
+        assert (parent == -1) == (row == 0)
+        if row:
+            assert picked[parent] == tree.parents[node]
+
+
+@given(trees(), st.integers(0, 12))
+def test_a_larger_selection_holds_the_smaller(tree: DraftTree, size: int) -> None:
+    smaller, larger = tree.ranked()[:size], tree.ranked()[: size + 1]
+    assert larger[: len(smaller)].tolist() == smaller.tolist()
+
+
+def test_equal_scores_select_in_level_order() -> None:
+    tree = DraftTree(0)
+    tree.add_level([1, 2], [0, 0], [-1.0, -1.0])
+    tree.add_level([3, 4, 5], [2, 1, 1], [-1.0, -1.0, -1.0])
+    assert tree.ranked().tolist() == [1, 2, 3, 4, 5]
+    assert tree.select(3).tokens == [0, 1, 2, 3]
+
+
+@given(trees(), st.integers(0, 30))
+def test_mask_lets_a_row_see_itself_and_its_ancestors(tree: DraftTree, size: int) -> None:
+    """Against walking up from every row."""
+    parents = tree.select(size).parents
+    expected = np.zeros((len(parents), len(parents)), dtype=bool)
+    for row in range(len(parents)):
+        above = row
+        while above >= 0:
+            expected[row, above] = True
+            above = int(parents[above])
+    np.testing.assert_array_equal(tree_attention_mask(parents), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_additive_mask_opens_the_cache_to_every_row(dtype: torch.dtype) -> None:
+    mask = np.array([[True, False, False], [True, True, False], [True, False, True]])
+    added = additive_mask(mask, 2, dtype, torch.device("cpu"))
+    assert added.dtype == dtype
+    low = torch.finfo(dtype).min
+    assert added.tolist() == [[[[0, 0, 0, low, low], [0, 0, 0, 0, low], [0, 0, 0, low, 0]]]]
+
+
+def test_levels_and_sizes() -> None:
+    tree = DraftTree(9)
+    assert (tree.depth, tree.size, list(tree.level(0))) == (0, 0, [0])
+    assert tree.select(5).tokens == [9]
+    assert list(tree.add_level([1, 2, 3], [0, 0, 0], [-1, -2, -3])) == [1, 2, 3]
+    assert list(tree.add_level([4], [2], [-4])) == [4]
+    assert (tree.depth, tree.size) == (2, 4)
+    assert [list(tree.level(depth)) for depth in range(3)] == [[0], [1, 2, 3], [4]]
+    assert tree.depths == [0, 1, 1, 1, 2]
+
+
+def test_misuse_is_refused() -> None:
+    tree = DraftTree(9)
+    tree.add_level([1], [0], [-1.0])
+    with pytest.raises(ValueError, match="node 0 is at depth 0, not at 1"):
+        tree.add_level([2], [0], [-1.0])
+    with pytest.raises(ValueError, match="verification_size is -1, must be >= 0"):
+        tree.select(-1)

@@ -1,0 +1,350 @@
+"""`python train.py {drafter,policy,export} --config C [--set a.b=v] --out DIR`: train a draft head, train the policies,
+export them for the decoder. Every command goes on where it was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+import envs  # noqa: F401 (registers the environments)
+from configs.command import add_flags, chosen_seed, exit_code, progress_bar, read_config
+from configs.loading import dump_config
+from configs.schema import Config
+from decoding.artifacts import read_json, write_json, write_text
+from decoding.controller import FixedController, PlainController
+from decoding.corpus import load_corpus, split_held_out
+from decoding.decoder import SpeculativeDecoder
+from decoding.drafters.eagle_head import EagleConfig, EagleHead
+from decoding.exported import Constant, ExportedController, PolicyInfo
+from decoding.features import DepthFeatures, SizeFeatures
+from decoding.machine import use_threads
+from decoding.metrics import merge
+from decoding.models import load_model
+from decoding.session import Session
+from decoding.train_head import HeadSettings, HeadTrainer, frequent_vocabulary, initialise_from_target
+from decoding.workload import Request, load_workload, select
+from evaluation.protocol import Arm, FixedSetting, run_arms
+from policies.export import export_policy, network_of
+from policies.ppo import PPOSettings, load_trained, train
+
+INFO_FILE = "training.json"
+# Held-out texts that are scored while a head trains: enough for +-1 % of agreement, little of the budget.
+_HELD_OUT_TEXTS = 40
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 2 and one line for a user's mistake."""
+    parser = argparse.ArgumentParser(prog="train.py", description=__doc__, allow_abbrev=False)
+    parser.add_argument("what", choices=["drafter", "policy", "export"], help="what to do")
+    add_flags(parser)
+    options = parser.parse_args(arguments)
+    commands: dict[str, Callable[[Config, Path], None]] = {
+        "drafter": train_drafter,
+        "policy": train_policy,
+        "export": export,
+    }
+    return exit_code(lambda: commands[options.what](read_config(options), options.out))
+
+
+def train_drafter(config: Config, out: Path) -> None:
+    """Train an EAGLE-3 head for the target; the result is the folder `out/head`."""
+    settings = config.drafter
+    if settings.corpus is None:
+        raise ValueError("drafter.corpus is not set: name a .jsonl or .npz of texts, --set drafter.corpus=FILE")
+    threads = use_threads(config.threads)
+    # Training needs fp32, whatever the target will decode in.
+    model = load_model(config.model.target, config.model.device, "float32")
+    texts = load_corpus(settings.corpus, model.tokenizer, model.target.vocabulary_size, settings.max_length)
+    texts, held_out = split_held_out(texts, settings.held_out_share)
+    head = EagleHead(EagleConfig.from_target(model.target, settings.draft_vocabulary))
+    ends = sorted(model.end_ids)
+    size = model.target.vocabulary_size
+    head.set_vocabulary(frequent_vocabulary(texts, settings.draft_vocabulary, size, ends))
+    initialise_from_target(head, model.target)
+    trainer = HeadTrainer(
+        head,
+        model.target,
+        texts,
+        held_out[:_HELD_OUT_TEXTS],
+        HeadSettings(
+            minutes=settings.minutes,
+            unroll_steps=settings.unroll_steps,
+            batch_tokens=settings.batch_tokens,
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            seed=config.seed or 0,
+        ),
+    )
+    if trainer.load_checkpoint(out / "checkpoint"):
+        print(f"going on at step {trainer.step}, after {trainer.elapsed / 60:.1f} minutes of training")
+    tokens = sum(map(len, texts))
+    print(f"training on {len(texts)} texts, {tokens} tokens, for {settings.minutes:g} minutes, {threads} threads")
+    agreement = _run_trainer(trainer, out)
+    agreement = agreement or trainer.agreement()
+    card = {
+        "training_tokens": tokens,
+        "training_minutes": round(trainer.elapsed / 60, 1),
+        "steps": trainer.step,
+        "threads": threads,
+        "held_out_agreement_by_step": [round(share, 3) for share in agreement],
+        "settings": config.model_dump(mode="json")["drafter"] | {"corpus": settings.corpus.name},
+        "target": config.model.target,
+    }
+    head.save(out / "head", card)
+    print(f"held-out agreement by draft step: {' '.join(f'{share:.3f}' for share in agreement)}")
+    print(f"wrote {out / 'head'}: use it with --drafter {out / 'head'}")
+
+
+def _run_trainer(trainer: HeadTrainer, out: Path) -> tuple[float, ...] | None:
+    """Drive the trainer: progress bar, TensorBoard, a checkpoint a minute."""
+    agreement, saved = None, time.monotonic()
+    writer = SummaryWriter(str(out / "tensorboard"))
+    with progress_bar() as bar:
+        seconds = round(trainer.settings.minutes * 60)
+        task = bar.add_task("head", total=seconds, completed=min(seconds, round(trainer.elapsed)), note="")
+        for progress in trainer.run():
+            writer.add_scalar("head/loss", progress.loss, progress.step)
+            writer.add_scalar("head/learning_rate", progress.learning_rate, progress.step)
+            if progress.agreement is not None:
+                agreement = progress.agreement
+                for step, share in enumerate(agreement, start=1):
+                    writer.add_scalar(f"head/held_out_agreement_{step}", share, progress.step)
+            note = f"epoch {progress.epoch:.2f} loss {progress.loss:.2f}"
+            bar.update(task, completed=min(seconds, round(progress.elapsed)), note=note)
+            if time.monotonic() - saved > 60:
+                trainer.save_checkpoint(out / "checkpoint")
+                saved = time.monotonic()
+    trainer.save_checkpoint(out / "checkpoint")
+    writer.close()
+    return agreement
+
+
+def train_policy(config: Config, out: Path) -> None:
+    """Train the depth policy, then the size policy, on the real loop; score the pair on validation prompts."""
+    workload = load_workload(config.workload.files)
+    picks = {"categories": config.workload.categories, "languages": config.workload.languages}
+    requests = select(workload, "train", config.workload.train_prompts, **picks)
+    held_out = select(workload, "validation", config.workload.validation_prompts, **picks)
+    seed = _seed_of(config, out)
+    threads = use_threads(config.threads)
+    decoder = _decoder(config)
+    _warm(decoder, requests[0], config)
+    reference = _throughput(decoder, requests[:2], FixedController(*_partner(config)), config, seed)
+    print(f"training on {len(requests)} prompts, {threads} threads; partner {reference:.1f} tokens/s")
+    run = _identity(config, decoder)
+    write_json(out / INFO_FILE, {"seed": seed, "run": run})
+    write_text(out / "config.yaml", dump_config(config))
+
+    def open_session(rng: np.random.Generator) -> Session:
+        request = requests[rng.integers(len(requests))]
+        return _open(decoder, request, config, config.sampling.max_new_tokens, int(rng.integers(2**32)))
+
+    models = {}
+    for kind in ("depth", "size"):
+        settings = _settings(config, kind)
+        with progress_bar() as bar:
+            task = bar.add_task(f"{kind} policy", total=settings.total_timesteps, note="")
+
+            def on_progress(done: int, total: int, speed: float, bar: Any = bar, task: Any = task) -> None:
+                bar.update(task, completed=done, total=total, note=f"{speed:.1f} tokens/s")
+
+            models[kind] = train(
+                _env(kind, config, open_session),
+                settings,
+                seed,
+                out / "training" / kind,
+                reference=reference,
+                tensorboard_dir=out / "tensorboard" / kind,
+                progress=on_progress,
+                run=run,
+            )
+            bar.update(task, completed=settings.total_timesteps)
+    info = _info(config, decoder, {}, Constant(*_partner(config)))
+    controller = ExportedController(info, network_of(models["depth"]), network_of(models["size"]))
+    validation, fallback = _validate(config, decoder, held_out, controller, seed)
+    info = _info(config, decoder, validation, fallback)
+    write_json(out / INFO_FILE, {"seed": seed, "run": run, "info": info.to_json()})
+    speeds = ", ".join(f"{name} {speed:.1f}" for name, speed in validation["tokens_per_second"].items())
+    print(f"validation on {validation['requests']} prompts, tokens/s: {speeds}")
+    print(f"wrote {out / INFO_FILE}: export the policy with `python train.py export` and the same flags")
+
+
+def export(config: Config, out: Path) -> None:
+    """Write the trained pair to `out/policy`, which a decoder loads."""
+    record = read_json(out / INFO_FILE, "training record")
+    if "info" not in record:
+        raise ValueError(f"the training in {out} is not finished: run `python train.py policy` with the same flags")
+    info = PolicyInfo.from_json(record["info"])
+
+    def never(rng: np.random.Generator) -> Session:
+        raise AssertionError("an export decodes nothing")
+
+    models = [
+        load_trained(
+            _env(kind, config, never),
+            _settings(config, kind),
+            record["seed"],
+            out / "training" / kind,
+            run=record["run"],
+        )
+        for kind in ("depth", "size")
+    ]
+    export_policy(out / "policy", *models, info)
+    print(f"wrote {out / 'policy'}: decode with python -m decoding PROMPT --policy {out / 'policy'}")
+
+
+def _seed_of(config: Config, out: Path) -> int:
+    """The seed of a run that was killed, if its own is not fixed; else the configuration's or a fresh one."""
+    if config.seed is None and (out / INFO_FILE).exists():
+        return int(read_json(out / INFO_FILE, "training record")["seed"])
+    return chosen_seed(config)
+
+
+def _decoder(config: Config) -> SpeculativeDecoder:
+    return SpeculativeDecoder.from_pretrained(
+        config.model.target,
+        config.model.drafter,
+        device=config.model.device,
+        dtype=config.model.dtype,
+        beam_width=config.draft.beam_width,
+    )
+
+
+def _open(decoder: SpeculativeDecoder, request: Request, config: Config, tokens: int, seed: int) -> Session:
+    sampling = config.sampling
+    return decoder.open_session(
+        decoder.as_user(request.turns[0]),
+        max_new_tokens=tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=seed,
+    )
+
+
+def _partner(config: Config) -> tuple[int, int]:
+    return config.policy.partner_depth, config.policy.partner_size
+
+
+def _settings(config: Config, kind: str) -> PPOSettings:
+    values = getattr(config.policy, kind).model_dump()
+    values.pop("verification_sizes", None)
+    return PPOSettings(**values)
+
+
+def _env(kind: str, config: Config, open_session: Callable[[np.random.Generator], Session]) -> gymnasium.Env:
+    shape: dict[str, Any] = {"max_depth": config.draft.max_depth, "reward": config.policy.reward}
+    if kind == "depth":
+        shape["beam_width"] = config.draft.beam_width
+    else:
+        shape["verification_sizes"] = config.policy.size.verification_sizes
+    return gymnasium.make(
+        f"draftpace/{kind.capitalize()}-v0",
+        disable_env_checker=True,  # it is checked by the tests; here it would only slow every step
+        open_session=open_session,
+        partner=FixedController(*_partner(config)),
+        **shape,
+    )
+
+
+def _identity(config: Config, decoder: SpeculativeDecoder) -> dict[str, Any]:
+    """What a checkpoint must have been trained with, besides its own settings and seed."""
+    whole = config.model_dump(mode="json")
+    return {
+        "draft": whole["draft"],
+        "sampling": whole["sampling"],
+        "workload": whole["workload"],
+        "partner": list(_partner(config)),
+        "verification_sizes": config.policy.size.verification_sizes,
+        "target": decoder.target.fingerprint(),
+        "drafter": decoder.drafter.fingerprint(),
+    }
+
+
+def _info(
+    config: Config, decoder: SpeculativeDecoder, validation: dict[str, Any], fallback: Constant
+) -> PolicyInfo:
+    sizes = tuple(config.policy.size.verification_sizes)
+    return PolicyInfo(
+        depth_features=DepthFeatures(config.draft.beam_width, config.draft.max_depth),
+        size_features=SizeFeatures(sizes[-1], config.draft.max_depth),
+        verification_sizes=sizes,
+        fingerprints={
+            "target": decoder.target.fingerprint(),
+            "drafter": decoder.drafter.fingerprint(),
+            "tokenizer": decoder.model.tokenizer_fingerprint(),
+        },
+        device=decoder.target.device.type,
+        dtype=str(decoder.target.dtype).removeprefix("torch."),
+        training=config.model_dump(mode="json"),
+        validation=validation,
+        fallback=fallback,
+    )
+
+
+def _warm(decoder: SpeculativeDecoder, request: Request, config: Config) -> None:
+    """Every shape once, before anything is timed: the reward is wall-clock time."""
+    for size in config.policy.size.verification_sizes:
+        for _ in _open(decoder, request, config, 8, 0).run(FixedController(config.draft.max_depth, size)):
+            pass
+
+
+def _throughput(
+    decoder: SpeculativeDecoder,
+    requests: Sequence[Request],
+    controller: FixedController,
+    config: Config,
+    seed: int,
+) -> float:
+    """Tokens per second of a fixed setting: the scale of the rewards."""
+    records = [
+        record
+        for request in requests
+        for record in _open(decoder, request, config, config.sampling.max_new_tokens, seed).run(controller)
+    ]
+    return sum(r.emitted for r in records) / sum(r.seconds.total for r in records)
+
+
+def _validate(
+    config: Config,
+    decoder: SpeculativeDecoder,
+    requests: Sequence[Request],
+    controller: ExportedController,
+    seed: int,
+) -> tuple[dict[str, Any], Constant]:
+    """Tokens per second of plain decoding, a few fixed settings and the learned pair; the best fixed one."""
+    name = decoder.drafter.name
+    usual = (decoder.drafter.draft_depth, decoder.drafter.verification_size)
+    settings = sorted({_partner(config), usual, (1, 4), (2, 8)})
+    arms = [Arm("plain", PlainController, "plain"), Arm("learned", lambda: controller, "learned")]
+    for depth, size in settings:
+        fixed = FixedController(depth, size)
+        place = FixedSetting(name, depth, size)
+        arms.append(Arm(f"fixed {depth}x{size}", lambda fixed=fixed: fixed, "fixed", place))
+
+    def open_session(request: Request) -> Session:
+        return _open(decoder, request, config, config.evaluation.max_new_tokens, seed)
+
+    observations = run_arms(arms, requests, open_session, 1, np.random.default_rng([seed, 3]))
+    speeds = {
+        arm.name: merge(row.cycles for row in observations if row.arm == arm.name).tokens_per_second
+        for arm in arms
+    }
+    best = max((arm for arm in arms if arm.setting), key=lambda arm: speeds[arm.name]).setting
+    assert best is not None
+    validation = {"tokens_per_second": speeds, "requests": len(requests)}
+    return validation, Constant(best.draft_depth, best.verification_size)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
