@@ -1,6 +1,7 @@
-"""`python evaluate.py --config C --policy DIR --out RUN`: plain, the fixed grid and the learned policy, side by side.
+"""Compare plain decoding, the fixed grid and the learned policy, side by side.
 
-Writes `report.json` and `cycles.parquet` into RUN and prints the table and the verdict.
+`python evaluate.py --config C --policy DIR --out RUN` writes `report.json` and `cycles.parquet` into RUN and
+prints the table and the verdict.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from rich.console import Console
 
 from configs.command import add_flags, chosen_seed, exit_code, progress_bar, read_config
 from configs.schema import Config
-from decoding.controller import FixedController, PlainController
+from decoding.controller import PlainController
 from decoding.decoder import SpeculativeDecoder
 from decoding.exported import ExportedController
 from decoding.machine import use_threads
 from decoding.session import Session
 from decoding.workload import Request, load_workload, select
-from evaluation.protocol import Arm, FixedSetting, Observation, run_arms
+from evaluation.protocol import Arm, Observation, run_arms
 from evaluation.report import build_report, describe_workload, write_report
 from evaluation.schema import Models, SamplingUsed
 from evaluation.table import print_report
+from evaluation.validation import fixed_arm
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,11 +121,7 @@ def build_arms(config: Config, drafter: str, controller: ExportedController | No
     """Plain decoding, every point of the grid, and the learned policy if there is one."""
     arms = [Arm("plain", PlainController, "plain")]
     for depth in config.evaluation.draft_depths:
-        for size in config.evaluation.verification_sizes:
-            fixed = FixedController(depth, size)
-            arms.append(
-                Arm(f"fixed {depth}x{size}", lambda fixed=fixed: fixed, "fixed", FixedSetting(drafter, depth, size))
-            )
+        arms += [fixed_arm(drafter, depth, size) for size in config.evaluation.verification_sizes]
     if controller is not None:
         arms.append(Arm("learned", lambda: controller, "learned"))
     return arms

@@ -1,5 +1,7 @@
-"""`python train.py {drafter,policy,export} --config C [--set a.b=v] --out DIR`: train a draft head, train the policies,
-export them for the decoder. Every command goes on where it was killed.
+"""Train a draft head, train the policies, export them for the decoder.
+
+`python train.py {drafter,policy,export} --config C [--set a.b=v] --out DIR`. Every command goes on where it
+was killed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from torch.utils.tensorboard import SummaryWriter
 
 import envs  # noqa: F401 (registers the environments)
@@ -21,25 +22,22 @@ from configs.command import add_flags, chosen_seed, exit_code, progress_bar, rea
 from configs.loading import dump_config
 from configs.schema import Config
 from decoding.artifacts import read_json, write_json, write_text
-from decoding.controller import FixedController, PlainController
-from decoding.corpus import load_corpus, split_held_out
+from decoding.controller import FixedController
 from decoding.decoder import SpeculativeDecoder
-from decoding.drafters.eagle_head import EagleConfig, EagleHead
 from decoding.exported import Constant, ExportedController, PolicyInfo
 from decoding.features import DepthFeatures, SizeFeatures
+from decoding.head_recipe import prepare
 from decoding.machine import use_threads
-from decoding.metrics import merge
+from decoding.metrics import tokens_per_second
 from decoding.models import load_model
 from decoding.session import Session
-from decoding.train_head import HeadSettings, HeadTrainer, frequent_vocabulary, initialise_from_target
+from decoding.train_head import HeadSettings, HeadTrainer
 from decoding.workload import Request, load_workload, select
-from evaluation.protocol import Arm, FixedSetting, run_arms
+from evaluation.validation import validate
 from policies.export import export_policy, network_of
 from policies.ppo import PPOSettings, load_trained, train
 
 INFO_FILE = "training.json"
-# Held-out texts that are scored while a head trains: enough for +-1 % of agreement, little of the budget.
-_HELD_OUT_TEXTS = 40
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,22 +58,14 @@ def train_drafter(config: Config, out: Path) -> None:
     """Train an EAGLE-3 head for the target; the result is the folder `out/head`."""
     settings = config.drafter
     if settings.corpus is None:
-        raise ValueError("drafter.corpus is not set: name a .jsonl or .npz of texts, --set drafter.corpus=FILE")
+        raise ValueError(
+            "drafter.corpus is not set: name a .jsonl or .npz of texts, --set drafter.corpus=FILE"
+        )
     threads = use_threads(config.threads)
-    # Training needs fp32, whatever the target will decode in.
-    model = load_model(config.model.target, config.model.device, "float32")
-    texts = load_corpus(settings.corpus, model.tokenizer, model.target.vocabulary_size, settings.max_length)
-    texts, held_out = split_held_out(texts, settings.held_out_share)
-    head = EagleHead(EagleConfig.from_target(model.target, settings.draft_vocabulary))
-    ends = sorted(model.end_ids)
-    size = model.target.vocabulary_size
-    head.set_vocabulary(frequent_vocabulary(texts, settings.draft_vocabulary, size, ends))
-    initialise_from_target(head, model.target)
-    trainer = HeadTrainer(
-        head,
-        model.target,
-        texts,
-        held_out[:_HELD_OUT_TEXTS],
+    trainer = prepare(
+        # Training needs fp32, whatever the target will decode in.
+        load_model(config.model.target, config.model.device, "float32"),
+        settings.corpus,
         HeadSettings(
             minutes=settings.minutes,
             unroll_steps=settings.unroll_steps,
@@ -84,15 +74,16 @@ def train_drafter(config: Config, out: Path) -> None:
             weight_decay=settings.weight_decay,
             seed=config.seed or 0,
         ),
+        draft_vocabulary=settings.draft_vocabulary,
+        max_length=settings.max_length,
+        held_out_share=settings.held_out_share,
     )
     if trainer.load_checkpoint(out / "checkpoint"):
         print(f"going on at step {trainer.step}, after {trainer.elapsed / 60:.1f} minutes of training")
-    tokens = sum(map(len, texts))
-    print(f"training on {len(texts)} texts, {tokens} tokens, for {settings.minutes:g} minutes, {threads} threads")
-    agreement = _run_trainer(trainer, out)
-    agreement = agreement or trainer.agreement()
+    print(f"{trainer.training_tokens} tokens, {settings.minutes:g} minutes, {threads} threads")
+    agreement = _run_trainer(trainer, out) or trainer.agreement()
     card = {
-        "training_tokens": tokens,
+        "training_tokens": trainer.training_tokens,
         "training_minutes": round(trainer.elapsed / 60, 1),
         "steps": trainer.step,
         "threads": threads,
@@ -100,7 +91,7 @@ def train_drafter(config: Config, out: Path) -> None:
         "settings": config.model_dump(mode="json")["drafter"] | {"corpus": settings.corpus.name},
         "target": config.model.target,
     }
-    head.save(out / "head", card)
+    trainer.head.save(out / "head", card)
     print(f"held-out agreement by draft step: {' '.join(f'{share:.3f}' for share in agreement)}")
     print(f"wrote {out / 'head'}: use it with --drafter {out / 'head'}")
 
@@ -130,7 +121,7 @@ def _run_trainer(trainer: HeadTrainer, out: Path) -> tuple[float, ...] | None:
 
 
 def train_policy(config: Config, out: Path) -> None:
-    """Train the depth policy, then the size policy, on the real loop; score the pair on validation prompts."""
+    """Train the depth policy, then the size policy, on the real loop; score the pair on validation."""
     workload = load_workload(config.workload.files)
     picks = {"categories": config.workload.categories, "languages": config.workload.languages}
     requests = select(workload, "train", config.workload.train_prompts, **picks)
@@ -139,7 +130,12 @@ def train_policy(config: Config, out: Path) -> None:
     threads = use_threads(config.threads)
     decoder = _decoder(config)
     _warm(decoder, requests[0], config)
-    reference = _throughput(decoder, requests[:2], FixedController(*_partner(config)), config, seed)
+    partner = FixedController(*_partner(config))
+    reference = tokens_per_second(
+        record
+        for request in requests[:2]
+        for record in _open(decoder, request, config, config.sampling.max_new_tokens, seed).run(partner)
+    )
     print(f"training on {len(requests)} prompts, {threads} threads; partner {reference:.1f} tokens/s")
     run = _identity(config, decoder)
     write_json(out / INFO_FILE, {"seed": seed, "run": run})
@@ -171,11 +167,20 @@ def train_policy(config: Config, out: Path) -> None:
             bar.update(task, completed=settings.total_timesteps)
     info = _info(config, decoder, {}, Constant(*_partner(config)))
     controller = ExportedController(info, network_of(models["depth"]), network_of(models["size"]))
-    validation, fallback = _validate(config, decoder, held_out, controller, seed)
-    info = _info(config, decoder, validation, fallback)
+    usual = (decoder.drafter.draft_depth, decoder.drafter.verification_size)
+    result = validate(
+        controller,
+        decoder.drafter.name,
+        sorted({_partner(config), usual, (1, 4), (2, 8)}),
+        held_out,
+        lambda request: _open(decoder, request, config, config.evaluation.max_new_tokens, seed),
+        np.random.default_rng([seed, 3]),
+    )
+    validation = {"tokens_per_second": result.tokens_per_second, "requests": result.requests}
+    info = _info(config, decoder, validation, result.best_fixed)
     write_json(out / INFO_FILE, {"seed": seed, "run": run, "info": info.to_json()})
-    speeds = ", ".join(f"{name} {speed:.1f}" for name, speed in validation["tokens_per_second"].items())
-    print(f"validation on {validation['requests']} prompts, tokens/s: {speeds}")
+    speeds = ", ".join(f"{name} {speed:.1f}" for name, speed in result.tokens_per_second.items())
+    print(f"validation on {result.requests} prompts, tokens/s: {speeds}")
     print(f"wrote {out / INFO_FILE}: export the policy with `python train.py export` and the same flags")
 
 
@@ -183,7 +188,7 @@ def export(config: Config, out: Path) -> None:
     """Write the trained pair to `out/policy`, which a decoder loads."""
     record = read_json(out / INFO_FILE, "training record")
     if "info" not in record:
-        raise ValueError(f"the training in {out} is not finished: run `python train.py policy` with the same flags")
+        raise ValueError(f"the training in {out} is not finished: run train.py policy first")
     info = PolicyInfo.from_json(record["info"])
 
     def never(rng: np.random.Generator) -> Session:
@@ -199,7 +204,7 @@ def export(config: Config, out: Path) -> None:
         )
         for kind in ("depth", "size")
     ]
-    export_policy(out / "policy", *models, info)
+    export_policy(out / "policy", models[0], models[1], info)
     print(f"wrote {out / 'policy'}: decode with python -m decoding PROMPT --policy {out / 'policy'}")
 
 
@@ -297,53 +302,6 @@ def _warm(decoder: SpeculativeDecoder, request: Request, config: Config) -> None
     for size in config.policy.size.verification_sizes:
         for _ in _open(decoder, request, config, 8, 0).run(FixedController(config.draft.max_depth, size)):
             pass
-
-
-def _throughput(
-    decoder: SpeculativeDecoder,
-    requests: Sequence[Request],
-    controller: FixedController,
-    config: Config,
-    seed: int,
-) -> float:
-    """Tokens per second of a fixed setting: the scale of the rewards."""
-    records = [
-        record
-        for request in requests
-        for record in _open(decoder, request, config, config.sampling.max_new_tokens, seed).run(controller)
-    ]
-    return sum(r.emitted for r in records) / sum(r.seconds.total for r in records)
-
-
-def _validate(
-    config: Config,
-    decoder: SpeculativeDecoder,
-    requests: Sequence[Request],
-    controller: ExportedController,
-    seed: int,
-) -> tuple[dict[str, Any], Constant]:
-    """Tokens per second of plain decoding, a few fixed settings and the learned pair; the best fixed one."""
-    name = decoder.drafter.name
-    usual = (decoder.drafter.draft_depth, decoder.drafter.verification_size)
-    settings = sorted({_partner(config), usual, (1, 4), (2, 8)})
-    arms = [Arm("plain", PlainController, "plain"), Arm("learned", lambda: controller, "learned")]
-    for depth, size in settings:
-        fixed = FixedController(depth, size)
-        place = FixedSetting(name, depth, size)
-        arms.append(Arm(f"fixed {depth}x{size}", lambda fixed=fixed: fixed, "fixed", place))
-
-    def open_session(request: Request) -> Session:
-        return _open(decoder, request, config, config.evaluation.max_new_tokens, seed)
-
-    observations = run_arms(arms, requests, open_session, 1, np.random.default_rng([seed, 3]))
-    speeds = {
-        arm.name: merge(row.cycles for row in observations if row.arm == arm.name).tokens_per_second
-        for arm in arms
-    }
-    best = max((arm for arm in arms if arm.setting), key=lambda arm: speeds[arm.name]).setting
-    assert best is not None
-    validation = {"tokens_per_second": speeds, "requests": len(requests)}
-    return validation, Constant(best.draft_depth, best.verification_size)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ INTERRUPTED = 130
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """`--config`, `--set` and `--out`."""
     default = REPO_ROOT / "configs" / "default.yaml"
-    parser.add_argument("--config", type=Path, default=default, help="YAML file (default: configs/default.yaml)")
+    parser.add_argument(
+        "--config", type=Path, default=default, help="YAML file (default: configs/default.yaml)"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="a.b=v", dest="overrides", help="lay a value over it"
     )

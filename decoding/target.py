@@ -48,8 +48,8 @@ class TargetModel:
             kinds = {"sliding_attention"}  # Mistral and its like: one window for all layers
         if kinds:
             raise ValueError(
-                f"target uses {', '.join(sorted(kinds))} layers; draftpace needs full attention in every layer, "
-                "since it keeps one accepted path of a tree in the cache"
+                f"target uses {', '.join(sorted(kinds))} layers; draftpace needs full attention in every "
+                "layer, since it keeps one accepted path of a tree in the cache"
             )
         self.device: torch.device = next(model.parameters()).device
         self.dtype: torch.dtype = next(model.parameters()).dtype

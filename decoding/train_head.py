@@ -138,6 +138,11 @@ class HeadTrainer:
             weight_decay=settings.weight_decay,
         )
 
+    @property
+    def training_tokens(self) -> int:
+        """Tokens of the texts, held-out ones not counted."""
+        return sum(map(len, self._texts))
+
     def run(self) -> Iterator[HeadProgress]:
         """Train until `minutes` are spent, counting those of the runs before a kill."""
         budget = self.settings.minutes * 60

@@ -64,8 +64,6 @@ class LiveEnv(gymnasium.Env[np.ndarray, np.int64]):
         super().reset(seed=seed)
         if seed is not None:
             self._session = None
-        if self._cycle is not None:
-            self._cycle.close()
         unasked: list[dict[str, Any]] = []
         while len(unasked) < _MOST_UNASKED_CYCLES:
             if self._session is None or self._session.finished:
@@ -94,8 +92,6 @@ class LiveEnv(gymnasium.Env[np.ndarray, np.int64]):
 
     def close(self) -> None:
         """Drop the request."""
-        if self._cycle is not None:
-            self._cycle.close()
         self._session = self._cycle = self._question = None
 
     def _asks_agent(self, question: Question) -> bool:

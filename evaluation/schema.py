@@ -5,23 +5,17 @@ Fields that may be null belong to work that is not done yet, or were not measure
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 SCHEMA_VERSION = 1
-
-
-def _finite(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    json.dumps(value, allow_nan=False)  # ValueError; pydantic's own setting does not reach inside free JSON
-    return value
 
 
 Rate = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
-Json = Annotated[dict[str, JsonValue], AfterValidator(_finite)]
+Json = dict[str, JsonValue]
 
 
 class _Part(BaseModel):
@@ -47,6 +41,7 @@ class Models(_Part):
     drafter: str
     target_fingerprint: str | None = None
     drafter_fingerprint: str | None = None
+    tokenizer_fingerprint: str | None = None
 
 
 class SamplingUsed(_Part):

@@ -47,9 +47,10 @@ def verdict(
         f"{_gain(row.ratio)} than {names[row.b]} {_certainty(row, len(comparisons), confidence)}"
         for row in rows
     ]
+    join = "and" if (rows[0].ratio >= 1) == (rows[-1].ratio >= 1) else "but"
     groups = rows[0].groups
     few = f"; {groups} independent questions are few" if MIN_GROUPS <= groups < FEW_GROUPS else ""
-    return f"{_opening(rows[0], names[subject])} {', and '.join(clauses)}{few}."
+    return f"{_opening(rows[0], names[subject])} {f', {join} '.join(clauses)}{few}."
 
 
 def _opening(row: ComparisonResult, who: str) -> str:

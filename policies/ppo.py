@@ -168,3 +168,21 @@ def train(
         model.logger.close()
     checkpoint.save(folder, model, identity, reference, finished=True)
     return model
+
+
+def load_trained(
+    env: gymnasium.Env[Any, Any],
+    settings: PPOSettings,
+    seed: int,
+    folder: Path,
+    *,
+    run: Mapping[str, Any] | None = None,
+) -> PPO:
+    """The finished model in `folder`, as `train` was asked for it; ValueError if there is none."""
+    identity = {**(run or {}), "settings": asdict(settings), "seed": seed}
+    header = checkpoint.read_header(folder, identity)
+    if header is None or not header.finished:
+        raise ValueError(f"the training in {folder} is not finished: run it again to go on, then export")
+    model = build_ppo(env, settings, seed, reference=header.reference)
+    checkpoint.restore(folder, header, model)
+    return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -183,3 +184,48 @@ class OracleState:
             self._growing.append(level[(right + 1) % branches])
         self.levels_drafted += 1
         return True
+
+
+def save_tiny_model(folder: Path, seed: int = 0) -> Path:
+    """A four-layer Llama with a byte tokenizer and a chat template, as a folder that any loader reads."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate(["<unk>", "<s>", "</s>", *alphabet])}
+    bytewise = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytewise.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bytewise, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+    tokenizer.chat_template = "{% for message in messages %}<s>{{ message['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        bos_token_id=1,
+        eos_token_id=END_ID,
+        tie_word_embeddings=False,
+        initializer_range=0.2,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def save_tiny_head(folder: Path, model_folder: Path, seed: int = 1) -> Path:
+    """A random EAGLE-3 head for the model in `model_folder`."""
+    from decoding.models import load_model
+
+    target = load_model(str(model_folder), "cpu", "float32").target
+    torch.manual_seed(seed)
+    head = EagleHead(EagleConfig.from_target(target, 100))
+    head.set_vocabulary(torch.arange(60, 160))
+    head.save(folder, dtype=torch.float32)
+    return folder

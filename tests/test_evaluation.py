@@ -133,6 +133,8 @@ def test_files_say_the_same_as_the_observations(run: SimpleNamespace, tmp_path: 
         seconds = sum(value for row in mine for key, value in row.items() if key.endswith("_seconds"))
         assert arm.tokens_per_second == pytest.approx(sum(row["emitted"] for row in mine) / seconds)
         assert arm.tau == pytest.approx(sum(row["emitted"] for row in mine) / len(mine))
+        plain = report.arms["plain"].tokens_per_second
+        assert arm.speedup_vs_plain == pytest.approx(arm.tokens_per_second / plain)
         policy = sum(row["policy_seconds"] for row in mine)
         assert arm.policy_overhead_fraction == pytest.approx(policy / seconds)
     assert [point.tokens_per_second for point in report.grid] == [

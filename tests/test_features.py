@@ -81,6 +81,8 @@ def test_no_score_escapes_the_bounds(score: float, features: DepthFeatures | Siz
     assert np.isfinite(seen).all()
     assert (features.low <= seen).all()
     assert (seen <= features.high).all()
+    # what is no number is no node, never the best one
+    assert seen[0] == pytest.approx(0.0 if score > 0 else -0.2)
 
 
 @pytest.mark.parametrize("features", [DepthFeatures(3, 4), SizeFeatures(20, 4)])

@@ -72,6 +72,10 @@ def test_a_period_is_continued_past_the_end() -> None:
     assert drafted(state_after([7, 1, 2, 3, 1, 2, 3], [], NgramDrafter(2, 5)), 8) == [1, 2, 3, 1, 2, 3, 1, 2]
 
 
+def test_the_beginning_of_the_text_is_found_too() -> None:
+    assert drafted(state_after([1, 2, 9, 5, 1, 2], [], NgramDrafter(2, 2)), 3) == [9, 5, 1]
+
+
 def test_without_a_match_nothing_is_drafted() -> None:
     assert drafted(state_after([1, 2, 3, 4], [], NgramDrafter(2, 5)), 3) == []
 

@@ -12,7 +12,6 @@ import torch
 from fakes import OracleDrafter, tiny_target
 from gymnasium import spaces
 from stable_baselines3 import PPO
-from stable_baselines3.common.logger import TensorBoardOutputFormat
 
 from decoding.controller import FixedController
 from decoding.sampling import Sampling
@@ -20,7 +19,7 @@ from decoding.session import Session
 from envs.live import DepthEnv
 from policies import checkpoint
 from policies.callback import CycleSums
-from policies.ppo import PPOSettings, build_ppo, train
+from policies.ppo import PPOSettings, build_ppo, load_trained, train
 
 torch.set_num_threads(1)
 
@@ -84,7 +83,7 @@ def train_and_kill(folder: Path, after: int, settings: PPOSettings = SHORT, **mo
 
 def test_ppo_finds_a_known_optimum_through_scaled_rewards(tmp_path: Path) -> None:
     settings = PPOSettings(
-        timesteps=4096, rollout_steps=256, minibatch_size=64, epochs=10, learning_rate=3e-3, discount=0.5
+        timesteps=2048, rollout_steps=256, minibatch_size=64, epochs=10, learning_rate=5e-3, discount=0.5
     )
     model = train(ChooseTheLargest(reward=40.0), settings, 0, tmp_path, reference=40.0)
     observations = np.random.default_rng(1).random((2000, 3)).astype(np.float32)
@@ -134,6 +133,9 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 
     again = train(ChooseTheLargest(), SHORT, 7, tmp_path, progress=fail)
     assert_same_weights(first, again)
+    assert_same_weights(first, load_trained(ChooseTheLargest(), SHORT, 7, tmp_path))
+    with pytest.raises(ValueError, match="is not finished"):
+        load_trained(ChooseTheLargest(), SHORT, 7, tmp_path / "nowhere")
     assert sorted(path.stat().st_mtime_ns for path in tmp_path.iterdir()) == before
 
 
@@ -281,8 +283,6 @@ def test_speed_is_a_ratio_of_sums_without_the_time_of_answers() -> None:
 
 def test_no_curves_without_a_folder() -> None:
     assert build_ppo(ChooseTheLargest(), SHORT, 0).logger.output_formats == []
-    # and what is written is written by Stable-Baselines3's own class
-    assert TensorBoardOutputFormat.__module__ == "stable_baselines3.common.logger"
 
 
 # --- settings ---------------------------------------------------------------------------------------------

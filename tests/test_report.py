@@ -8,7 +8,8 @@ import torch
 from made_up import made_up, printed
 from pydantic import ValidationError
 
-from evaluation.schema import Report, json_schema
+from evaluation.schema import ComparisonResult, Report, json_schema
+from evaluation.verdict import verdict
 
 
 def test_a_report_refuses_unknown_keys_and_numbers_that_are_not_finite() -> None:
@@ -87,13 +88,14 @@ def test_the_table_says_the_same_numbers_as_the_report() -> None:
 
 
 def test_a_win_names_the_best_fixed_setting_and_plain() -> None:
-    verdict = made_up(8, plain=10, fixed=15, weaker=14, learned=18).verdict
-    assert verdict.startswith("The learned policy won: it decoded ")
-    assert "(eagle, draft depth 4, size 8; chosen in hindsight on these prompts, which favours it)" in verdict
-    assert "than plain decoding" in verdict
-    assert verdict.count("which excludes 0") == 2
-    assert verdict.endswith("; 8 independent questions are few.")
-    assert ". " not in verdict  # one sentence
+    said = made_up(8, plain=10, fixed=15, weaker=14, learned=18).verdict
+    assert said.startswith("The learned policy won: it decoded ")
+    assert "(eagle, draft depth 4, size 8; chosen in hindsight on these prompts, which favours it)" in said
+    assert "than plain decoding" in said
+    assert said.count("which excludes 0") == 2
+    assert ", and " in said
+    assert said.endswith("; 8 independent questions are few.")
+    assert ". " not in said  # one sentence
 
 
 def test_a_loss_is_called_a_loss() -> None:
@@ -107,15 +109,16 @@ def test_a_loss_is_called_a_loss() -> None:
 
 
 def test_plain_decoding_is_the_one_to_beat_where_it_is_fastest() -> None:
-    verdict = made_up(8, plain=20, fixed=10, learned=15).verdict
-    assert verdict.startswith("The learned policy lost: ")
-    assert verdict.index("than plain decoding") < verdict.index("than the best fixed setting")
+    said = made_up(8, plain=20, fixed=10, learned=15).verdict
+    assert said.startswith("The learned policy lost: ")
+    assert ", but " in said
+    assert said.index("than plain decoding") < said.index("than the best fixed setting")
 
 
 def test_what_chance_may_explain_is_undecided() -> None:
-    verdict = made_up(8, plain=10, fixed=15, learned=15.001).verdict
-    assert verdict.startswith("Undecided: the learned policy decoded ")
-    assert "which includes 0" in verdict
+    said = made_up(8, plain=10, fixed=15, learned=15.001).verdict
+    assert said.startswith("Undecided: the learned policy decoded ")
+    assert "which includes 0" in said
 
 
 def test_too_few_prompts_say_nothing() -> None:
@@ -132,3 +135,17 @@ def test_without_a_policy_the_best_fixed_setting_meets_plain() -> None:
         "The best fixed setting (eagle, draft depth 4, size 8"
     )
     assert made_up(8, plain=10).verdict == "Only plain decoding was measured, so there is nothing to compare."
+
+
+def test_what_only_holds_without_holm_is_not_claimed() -> None:
+    row = ComparisonResult(
+        a="learned", b="plain", ratio=1.03, low=1.01, high=1.05, claimed=False, ratio_of_sums=1.03, groups=30,
+        p_value=0.03,
+    )  # fmt: skip
+    said = verdict(
+        {"plain": 10, "learned": 10.3}, [row, row], plain="plain", learned="learned", best_fixed=None
+    )
+    assert said == (
+        "Undecided: the learned policy decoded 3.0 % more tokens per second than plain decoding (95 % "
+        "interval +1.0 % to +5.0 %, which excludes 0, but not after Holm's correction for 2 comparisons)."
+    )

@@ -58,6 +58,12 @@ def test_top_p_keeps_the_fewest_that_reach_it_lower_ids_first() -> None:
     assert support(even, top_p=1.0) == [0, 1, 2, 3]
 
 
+def test_top_p_breaks_ties_by_id_in_a_large_vocabulary_too() -> None:
+    """An unstable sort keeps the order of a few tokens, not of thousands."""
+    logits = [1.0, 0.0] * 2500
+    assert support(logits, top_p=0.3) == list(range(0, 2 * 1026, 2))
+
+
 def test_top_p_counts_what_top_k_left() -> None:
     """Two of four even tokens stay after top-k of the untied pair; each is then half of the whole."""
     assert support([1.0, 1.0, 0.0, 0.0], top_k=2, top_p=0.5) == [0]

@@ -44,6 +44,13 @@ def texts() -> list[np.ndarray]:
     return [np.array([first, 7, *plain_text(target(), [first, 7], 8 + first % 9)]) for first in range(10, 34)]
 
 
+@cache
+def many_texts() -> list[np.ndarray]:
+    """More than are sorted into batches at once: epochs then differ in their number of batches."""
+    rng = np.random.default_rng(0)
+    return [rng.integers(10, VOCABULARY, rng.integers(4, 16)) for _ in range(80)]
+
+
 def fresh_head() -> EagleHead:
     head = tiny_head(target(), draft_vocab_size=VOCABULARY)
     initialise_from_target(head, target())
@@ -52,6 +59,11 @@ def fresh_head() -> EagleHead:
 
 def trainer(settings: HeadSettings = SETTINGS, head: EagleHead | None = None) -> HeadTrainer:
     return HeadTrainer(head or fresh_head(), target(), texts()[4:], texts()[:4], settings)
+
+
+def trainer_on_many() -> HeadTrainer:
+    settings = replace(SETTINGS, batch_tokens=48)
+    return HeadTrainer(fresh_head(), target(), many_texts(), texts()[:1], settings)
 
 
 def steps(run: Iterator[HeadProgress], count: int) -> list[HeadProgress]:
@@ -65,7 +77,7 @@ def weights(of: HeadTrainer) -> torch.Tensor:
 def test_unrolled_states_are_those_of_drafting() -> None:
     """Step s at pair j = the state after drafting the true tokens of the s pairs up to j."""
     training = trainer(head=tiny_head(target()).requires_grad_(True))
-    batch = training._batch(training._texts, np.array([0, 3, 7]), keep=False)
+    batch = training._batch(training._texts, np.array([0, 7]), keep=False)
     with torch.no_grad():
         unrolled = list(training._unroll(batch))
     assert len(unrolled) == SETTINGS.unroll_steps
@@ -75,7 +87,7 @@ def test_unrolled_states_are_those_of_drafting() -> None:
         tokens = batch.tokens_BN[row, :length].tolist()
         features = batch.features_BNF[row, :length]
         for step, states in enumerate(unrolled):
-            for pair in range(step, length):
+            for pair in range(step, length, 2):
                 known = pair - step + 1
                 path = tokens[known : pair + 1]
                 drafted = drafted_state(drafter, tokens[:known], features[:known], path)
@@ -153,43 +165,43 @@ def accepted(head: EagleHead) -> int:
     return total
 
 
-@pytest.mark.parametrize("killed_after", [1, 7, 23])
+@pytest.mark.parametrize("killed_after", [7, 37])
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, killed_after: int) -> None:
     """Also across epochs of unequal numbers of batches: weights equal an uninterrupted run's."""
-    whole = trainer()
-    expected = steps(whole.run(), 30)
-    first = trainer()
+    whole, first, second = trainer_on_many(), trainer_on_many(), trainer_on_many()
+    expected = steps(whole.run(), 42)
     assert not first.load_checkpoint(tmp_path)
     steps(first.run(), killed_after)
     first.save_checkpoint(tmp_path)
-    second = trainer()
     assert second.load_checkpoint(tmp_path)
     assert torch.equal(weights(second), weights(first))
     assert (second.step, second.elapsed) == (killed_after, first.elapsed)
-    rest = steps(second.run(), 30 - killed_after)
-    assert [one.step for one in rest] == list(range(killed_after + 1, 31))
+    rest = steps(second.run(), 42 - killed_after)
+    assert [one.step for one in rest] == list(range(killed_after + 1, 43))
     assert [one.epoch for one in rest] == [one.epoch for one in expected[killed_after:]]
     np.testing.assert_allclose(
-        [one.loss for one in rest], [one.loss for one in expected[killed_after:]], rtol=1e-4
+        [one.loss for one in rest], [one.loss for one in expected[killed_after:]], rtol=1e-3
     )
-    torch.testing.assert_close(weights(second), weights(whole), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weights(second), weights(whole), rtol=1e-3, atol=1e-4)
 
 
-def test_an_epoch_meets_every_text_once() -> None:
-    training = trainer()
-    lengths = set()
-    for epoch in range(4):
-        batches = training._epoch_batches(epoch)
-        lengths.add(len(batches))
-        assert sorted(np.concatenate(batches).tolist()) == list(range(20))
-    assert len(lengths) > 1, "all epochs have as many batches: nothing is proven of those that differ"
-    met: list[int] = []
-    train_step = training._train_step
-    training._train_step = lambda numbers, rate: met.extend(numbers) or train_step(numbers, rate)  # type: ignore
-    run = training.run()
-    while len(met) < 60:
-        next(run)
-    assert [sorted(met[start : start + 20]) for start in (0, 20, 40)] == [list(range(20))] * 3
+def test_an_epoch_meets_every_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = trainer_on_many()
+    epochs = [training._epoch_batches(epoch) for epoch in range(3)]
+    counts = [len(batches) for batches in epochs]
+    assert len(set(counts)) > 1, "all epochs have as many batches: nothing is proven of those that differ"
+    met: list[list[int]] = []
+
+    def noted(numbers: np.ndarray, rate: float) -> float:
+        met.append(numbers.tolist())
+        return 1.0
+
+    monkeypatch.setattr(training, "_train_step", noted)
+    progress = steps(training.run(), sum(counts))
+    assert met == [batch.tolist() for batches in epochs for batch in batches]
+    for epoch in epochs:
+        assert sorted(np.concatenate(epoch).tolist()) == list(range(80))
+    assert [one.epoch for one in progress if one.epoch == int(one.epoch)] == [1.0, 2.0, 3.0]
 
 
 def test_only_one_checkpoint_is_kept(tmp_path: Path) -> None:

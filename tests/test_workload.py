@@ -80,7 +80,7 @@ BAD_LINES = {
 def test_a_bad_line_is_refused_in_one_line_with_its_number(case: str, tmp_path: Path) -> None:
     row, says = BAD_LINES[case]
     path = write(tmp_path / "w.jsonl", GOOD, "", row)
-    with pytest.raises(ValueError, match="w.jsonl, line 3") as caught:
+    with pytest.raises(ValueError, match=r"w\.jsonl, line 3") as caught:
         load_workload([path])
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -92,7 +92,7 @@ def test_files_that_hold_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         load_workload([tmp_path])
     full, empty = write(tmp_path / "full.jsonl", GOOD), write(tmp_path / "empty.jsonl", "", " ")
-    with pytest.raises(ValueError, match="empty.jsonl holds no request"):
+    with pytest.raises(ValueError, match=r"empty\.jsonl holds no request"):
         load_workload([full, empty])
     (tmp_path / "latin.jsonl").write_bytes(b'{"question_id": "a", "turns": ["x"]}\n\xe8\n')
     with pytest.raises(ValueError, match="line 2: not UTF-8"):

@@ -63,5 +63,6 @@ def _check_fit(name: str, head: EagleHead, model: LoadedModel) -> None:
     ):
         if mine != its:
             raise ValueError(
-                f"drafter {name} belongs to another target: its {what} is {mine}, that of {model.name} is {its}"
+                f"drafter {name} belongs to another target: its {what} is {mine}, "
+                f"that of {model.name} is {its}"
             )

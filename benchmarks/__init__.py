@@ -1,0 +1,1 @@
+"""Measurements that anyone can repeat. Figures in README and docs come from here."""

@@ -1,0 +1,123 @@
+"""The decoder that people load, and its command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import save_tiny_head, save_tiny_model
+
+from decoding import FixedController, PlainController, SpeculativeDecoder
+from decoding.__main__ import main
+from decoding.text_stream import TextStream
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
+    return save_tiny_head(tmp_path_factory.mktemp("head"), folder)
+
+
+@pytest.fixture(scope="module")
+def decoder(folder: Path, head: Path) -> SpeculativeDecoder:
+    return SpeculativeDecoder.from_pretrained(str(folder), str(head), device="cpu", dtype="float64")
+
+
+def test_text_messages_and_ids_are_prompts(decoder: SpeculativeDecoder) -> None:
+    ids = decoder.encode("hi")
+    assert decoder.encode([{"role": "user", "content": "hi"}]) == [1, *ids]
+    assert decoder.encode(ids) == ids
+    for bad in ([], [{"content": "x"}], [1, "x"], [True]):
+        with pytest.raises(ValueError, match="prompt"):
+            decoder.encode(bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_stream_and_generate_agree_whoever_controls(decoder: SpeculativeDecoder, temperature: float) -> None:
+    plain = decoder.generate("héllo", 30, temperature, seed=4, controller=PlainController())
+    for controller in (FixedController(1, 3), FixedController(4, 12), FixedController(0, 1)):
+        generation = decoder.generate("héllo", 30, temperature, seed=4, controller=controller)
+        assert generation.token_ids == plain.token_ids
+        pieces = list(decoder.stream("héllo", 30, temperature, seed=4, controller=controller))
+        assert "".join(piece.text for piece in pieces) == generation.text
+        assert sum(piece.cycle.emitted for piece in pieces) == len(generation.token_ids)
+    assert plain.acceptance_length == 1
+    assert plain.tokens_per_second > 0
+
+
+def test_the_recorded_seed_repeats_a_sampled_text(decoder: SpeculativeDecoder) -> None:
+    first = decoder.generate("a", 12, 1.0)
+    assert decoder.generate("a", 12, 1.0, seed=first.seed).token_ids == first.token_ids
+    assert decoder.generate("a", 12, 1.0, seed=first.seed + 1).token_ids != first.token_ids
+
+
+def test_bad_arguments_raise_before_the_first_piece(decoder: SpeculativeDecoder) -> None:
+    for arguments, says in (
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"temperature": -1.0}, "temperature is -1"),
+        ({"top_p": 0.0}, "top_p is 0"),
+        ({"top_k": 0}, "top_k is 0"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            decoder.stream("a", **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the prompt has 600 tokens"):
+        decoder.stream("a" * 600)
+
+
+def test_pieces_never_split_a_character(decoder: SpeculativeDecoder) -> None:
+    ids = decoder.encode("aé世🙂b")
+    stream = TextStream(decoder.tokenizer, [])
+    pieces = [stream.push([token], last=place == len(ids) - 1) for place, token in enumerate(ids)]
+    assert "".join(pieces) == "aé世🙂b"
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_an_unfinished_character_is_shown_at_the_end(decoder: SpeculativeDecoder) -> None:
+    stream = TextStream(decoder.tokenizer, [])
+    ids = decoder.encode("é")
+    assert stream.push(ids[:1]) == ""
+    assert stream.push([], last=True) == "\ufffd"
+
+
+def test_the_command_line_streams_and_summarises(
+    folder: Path, head: Path, capsys: pytest.CaptureFixture[str], decoder: SpeculativeDecoder
+) -> None:
+    flags = ["--target", str(folder), "--drafter", str(head), "--dtype", "float64", "--max-new-tokens", "9"]
+    assert main(["hi", *flags, "--compare"]) == 0
+    text, _, last = capsys.readouterr().out.rstrip("\n").rpartition("\n\n")
+    assert text == decoder.generate(decoder.as_user("hi"), 9).text.rstrip("\n")
+    assert "tokens/s, tau" in last
+    assert "x plain decoding" in last
+    assert "same text" in last
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--target", "./none"], "does not exist"),
+        (["--drafter", "none"], "unknown drafter 'none'"),
+        (["--temperature", "-1"], "temperature is -1.0"),
+        (["--max-new-tokens", "0"], "--max-new-tokens is 0"),
+        (["--device", "cuda:99"], "is not there"),
+        (["--dtype", "int3"], "unknown dtype 'int3'"),
+        (["--policy", "./none"], "none/policy.json does not exist"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = [] if "--target" in arguments else ["--target", str(folder)]
+    assert main(["hi", *target, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert says in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_an_empty_prompt_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([" \n"]) == 2
+    assert "the prompt is empty" in capsys.readouterr().err
