@@ -30,11 +30,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        # mkstemp makes files that only their owner may read; a result is an ordinary file.
+        yield temporary
+        # mkstemp (and safetensors) make files that only their owner may read; a result is an ordinary file.
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
-        yield temporary
         # A rename can reach the disk before the bytes do; after a power cut that is an empty file.
         with temporary.open("rb") as written:
             os.fsync(written.fileno())

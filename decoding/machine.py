@@ -15,14 +15,16 @@ DTYPES = {
 
 
 def use_threads(threads: int | None) -> int:
-    """Pin torch to `threads` CPU threads, None = the cores this process may use; return how many.
+    """Pin torch to `threads` CPU threads; return how many.
 
-    torch's own default counts the machine's cores, not those that a container or `taskset` leaves.
+    None = the cores this process may use, at most `OMP_NUM_THREADS` where that is set. torch's own default
+    counts the machine's cores, not those that a container or `taskset` leaves.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if threads is not None and threads < 1:
         raise ValueError(f"threads is {threads}, must be >= 1")
-    chosen = threads or cores
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wished = os.environ.get("OMP_NUM_THREADS", "")
+    chosen = threads or min(cores, int(wished) if wished.isdecimal() and int(wished) else cores)
     torch.set_num_threads(chosen)
     return chosen
 

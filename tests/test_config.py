@@ -222,7 +222,7 @@ def test_minibatches_must_fill_the_rollout() -> None:
 
 
 def test_a_text_of_the_corpus_must_fit_a_batch() -> None:
-    assert "max_length = 4000 must be at most batch_tokens = 2048" in refusal(
+    assert "max_length = 4000 must be at most batch_tokens = 512" in refusal(
         DEFAULT, "drafter.max_length=4000"
     )
 

@@ -63,7 +63,7 @@ def test_bad_arguments_raise_before_the_first_piece(decoder: SpeculativeDecoder)
         ({"top_k": 0}, "top_k is 0"),
     ):
         with pytest.raises(ValueError, match=says):
-            decoder.stream("a", **arguments)  # type: ignore[arg-type]
+            decoder.stream("a", **arguments)
     with pytest.raises(ValueError, match="the prompt has 600 tokens"):
         decoder.stream("a" * 600)
 

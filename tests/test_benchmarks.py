@@ -1,0 +1,51 @@
+"""The benchmark's arithmetic, and that it runs on any model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import save_tiny_head, save_tiny_model
+
+from benchmarks.cycle import interleaved, main, ratio_with_interval
+
+
+def test_a_ratio_of_medians_has_an_interval_around_it() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.uniform(1, 2, 40)
+    ratio, low, high = ratio_with_interval((3 * base).tolist(), base.tolist())
+    assert ratio == pytest.approx(3)
+    assert low == pytest.approx(3)  # resampled as pairs: what is common to a round cancels
+    assert high == pytest.approx(3)
+    ratio, low, high = ratio_with_interval(rng.uniform(1, 2, 40).tolist(), base.tolist())
+    assert low < ratio < high
+    assert low < 1 < high
+
+
+def test_everything_is_measured_equally_often_after_a_warm_up() -> None:
+    calls: list[str] = []
+
+    def thing(name: str) -> float:
+        calls.append(name)
+        return 0.001
+
+    samples = interleaved({name: lambda name=name: thing(name) for name in "abc"}, 5)
+    assert {name: len(values) for name, values in samples.items()} == {"a": 5, "b": 5, "c": 5}
+    assert samples["a"][0] == pytest.approx(1.0)  # milliseconds
+    assert calls[:3] == ["a", "b", "c"]
+    assert all(set(calls[start : start + 3]) == set("abc") for start in range(3, 18, 3))
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs_on_a_tiny_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_tiny_model(tmp_path / "model")
+    save_tiny_head(tmp_path / "head", tmp_path / "model")
+    flags = ["--target", str(tmp_path / "model"), "--drafter", str(tmp_path / "head"), "--threads", "1"]
+    assert main([*flags, "--rounds", "3", "--json", str(tmp_path / "samples.json")]) == 0
+    assert "a cycle by phase" in capsys.readouterr().out
+    samples = json.loads((tmp_path / "samples.json").read_text(encoding="utf-8"))
+    assert set(samples) == {"forward_ms", "draft_ms", "cycle_seconds_per_token"}
+    assert main([*flags, "--rounds", "2"]) == 2
+    assert "--rounds is 2" in capsys.readouterr().err
