@@ -1,8 +1,8 @@
 """`make bench`: where a cycle's time goes. Everything is measured in one run, interleaved, with intervals.
 
-Prints three tables: a target forward by rows, the head's draft by depth, whole cycles by phase for plain
-decoding and a few fixed settings. Ratios are of medians over rounds; their intervals are 95 % bootstrap
-percentiles over rounds, since these machines are shared and noisy.
+Prints four tables: the target's matrix products, its forward by rows, the head's draft by depth, whole cycles
+by phase for plain decoding and a few fixed settings. Ratios are of medians over rounds; their intervals are
+95 % bootstrap percentiles over rounds, since these machines are shared and noisy.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import bootstrap
+from torch.nn import functional as F
 
 from decoding.artifacts import write_json
 from decoding.controller import Controller, FixedController, PlainController
 from decoding.decoder import SpeculativeDecoder
 from decoding.machine import use_threads
 from decoding.records import CycleRecord
+from decoding.target import TargetModel
 from decoding.timing import PHASES, now
 
 ROWS = (1, 2, 4, 8, 16, 24, 32)
@@ -74,6 +77,8 @@ def run(decoder: SpeculativeDecoder, rounds: int, threads: int) -> dict[str, Sam
     console.print(
         f"{decoder.model.name}, {decoder.drafter.name}, {target.device}, {dtype}, {threads} threads"
     )
+    products = interleaved(_products(target, few_rows=True) | _products(target, few_rows=False), rounds)
+    _print_ratios(console, "the target's matrix products alone, ms", products, "1 row")
     forwards = interleaved({str(rows): _forward(decoder, rows) for rows in ROWS}, rounds)
     _print_ratios(console, f"target forward by rows, context {CONTEXT}, ms", forwards, "1")
     drafts = interleaved({str(depth): _draft(decoder, depth) for depth in (1, 2, 4, 6)}, rounds)
@@ -81,7 +86,35 @@ def run(decoder: SpeculativeDecoder, rounds: int, threads: int) -> dict[str, Sam
         console, "draft by depth, ms (the first level digests what the last cycle committed)", drafts, "1"
     )
     cycles = _cycles(console, decoder, rounds)
-    return {"forward_ms": forwards, "draft_ms": drafts, "cycle_seconds_per_token": cycles}
+    return {
+        "products_ms": products,
+        "forward_ms": forwards,
+        "draft_ms": drafts,
+        "cycle_seconds_per_token": cycles,
+    }
+
+
+def _products(target: TargetModel, few_rows: bool) -> dict[str, Callable[[], float]]:
+    """Seconds of all linear layers of the target on random rows: as decoding runs them, or by `F.linear`."""
+    layers = [module for module in target.model.modules() if isinstance(module, torch.nn.Linear)]
+
+    def measure(inputs: dict[int, torch.Tensor]) -> float:
+        started = now(target.device)
+        with torch.inference_mode():
+            for layer in layers:
+                x = inputs[layer.in_features]
+                layer(x) if few_rows else F.linear(x, layer.weight, layer.bias)
+        return now(target.device) - started
+
+    things: dict[str, Callable[[], float]] = {}
+    for rows in ROWS:
+        inputs = {
+            width: torch.randn(1, rows, width, device=target.device, dtype=target.dtype)
+            for width in {layer.in_features for layer in layers}
+        }
+        name = f"{rows} row{'s' if rows > 1 else ''}" + ("" if few_rows else ", F.linear")
+        things[name] = partial(measure, inputs)
+    return things
 
 
 def interleaved(things: dict[str, Callable[[], float]], rounds: int) -> Samples:

@@ -20,6 +20,7 @@ from torch import nn
 
 from decoding.artifacts import fingerprint_weights
 from decoding.kv_cache import TargetCache
+from decoding.linear import speed_up_few_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class TargetModel:
     """
 
     def __init__(self, model: Any, fused_layers: Sequence[int] = ()) -> None:
+        speed_up_few_rows(model)
         self.model = model
         self.config = model.config.get_text_config()
         kinds = set(getattr(self.config, "layer_types", None) or ()) - {"full_attention"}

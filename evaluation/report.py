@@ -101,6 +101,7 @@ def build_report(
             learned=learned,
             best_fixed=best_fixed,
             confidence=confidence,
+            never_drafted=learned is not None and not results[learned].acceptance_rate,
         ),
         config=config,
         policy=policy,

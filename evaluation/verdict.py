@@ -20,6 +20,7 @@ def verdict(
     learned: str | None,
     best_fixed: tuple[str, FixedSetting] | None,
     confidence: float = CONFIDENCE,
+    never_drafted: bool = False,
 ) -> str:
     """The sentence for these arms.
 
@@ -28,6 +29,7 @@ def verdict(
         comparisons: those among the arms named below, corrected together.
         plain, learned, best_fixed: names of arms; None = not in the run. `best_fixed` is the fastest fixed
             arm of this very report.
+        never_drafted: the learned arm took plain steps alone: it collapsed to plain decoding.
     """
     subject = learned or (best_fixed[0] if best_fixed else None)
     if subject is None:
@@ -50,7 +52,8 @@ def verdict(
     join = "and" if (rows[0].ratio >= 1) == (rows[-1].ratio >= 1) else "but"
     groups = rows[0].groups
     few = f"; {groups} independent questions are few" if MIN_GROUPS <= groups < FEW_GROUPS else ""
-    return f"{_opening(rows[0], names[subject])} {f', {join} '.join(clauses)}{few}."
+    collapsed = "; it never drafted: it is plain decoding under another name" if never_drafted else ""
+    return f"{_opening(rows[0], names[subject])} {f', {join} '.join(clauses)}{few}{collapsed}."
 
 
 def _opening(row: ComparisonResult, who: str) -> str:

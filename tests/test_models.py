@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from fakes import save_tiny_head, save_tiny_model
+from fakes import save_tiny_head, save_tiny_model, tiny_head, tiny_target
 
 from decoding import builtin
+from decoding.artifacts import load_tensors, save_tensors
 from decoding.drafters.load import load_drafter
 from decoding.machine import resolve_device, resolve_dtype, use_threads
 from decoding.models import explain_hub_error, load_model
@@ -111,6 +113,31 @@ def test_a_head_for_another_target_is_refused_with_both_names(head: Path, tmp_pa
         load_drafter(str(head), other)
     assert str(head) in one_line(error)
     assert other.name in one_line(error)
+
+
+def test_a_public_checkpoint_needs_no_fused_layers_and_its_embedding_is_left_out(
+    head: Path, folder: Path, tmp_path: Path
+) -> None:
+    model = load_model(str(folder), "cpu", "float32")
+    copy = Path(shutil.copytree(head, tmp_path / "head"))
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    ours = config.pop("fused_layers")
+    for key in ("head_dim", "target_fingerprint", "draft_depth", "verification_size"):
+        del config[key]
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    weights = load_tensors(copy / "model.safetensors", "weights")
+    save_tensors(copy / "model.safetensors", weights | {"embed_tokens.weight": torch.zeros(2, 2)})
+    assert load_drafter(str(copy), model).fused_layers == tuple(ours)
+
+
+def test_half_precision_keeps_the_rotation_of_far_positions() -> None:
+    target = tiny_target()
+    exact, half = tiny_head(target), tiny_head(target).to(torch.bfloat16)
+    x, far = torch.zeros(1, 1, 64), torch.tensor([20_001])
+    x[..., 0] = 1
+    q_exact, _, _ = exact.midlayer.self_attn.project(x.to(torch.float64), far)
+    q_half, _, _ = half.midlayer.self_attn.project(x.to(torch.bfloat16), far)
+    torch.testing.assert_close(q_half.to(torch.float64), q_exact, atol=0.02, rtol=0.02)
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])

@@ -137,6 +137,17 @@ def test_without_a_policy_the_best_fixed_setting_meets_plain() -> None:
     assert made_up(8, plain=10).verdict == "Only plain decoding was measured, so there is nothing to compare."
 
 
+def test_a_policy_that_never_drafts_is_called_plain_decoding() -> None:
+    row = ComparisonResult(
+        a="learned", b="plain", ratio=1.0, low=0.9, high=1.1, claimed=False, ratio_of_sums=1.0, groups=30,
+        p_value=0.9,
+    )  # fmt: skip
+    arms = {"plain": "plain", "learned": "learned", "best_fixed": None}
+    for never, says in ((True, True), (False, False)):
+        said = verdict({"plain": 10, "learned": 10}, [row], **arms, never_drafted=never)  # type: ignore[arg-type]
+        assert ("plain decoding under another name" in said) == says
+
+
 def test_what_only_holds_without_holm_is_not_claimed() -> None:
     row = ComparisonResult(
         a="learned", b="plain", ratio=1.03, low=1.01, high=1.05, claimed=False, ratio_of_sums=1.03, groups=30,

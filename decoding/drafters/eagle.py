@@ -14,6 +14,7 @@ from torch import nn
 from decoding.artifacts import fingerprint_weights
 from decoding.drafters.eagle_head import EagleHead, attend
 from decoding.kv_cache import KVBuffer
+from decoding.linear import speed_up_few_rows
 from decoding.noise import NoiseStream
 from decoding.tree import DraftTree
 
@@ -46,6 +47,7 @@ class EagleDrafter:
             raise ValueError(f"beam_width is {beam_width}, must be in 1..{head.config.draft_vocab_size}")
         self.name = name
         self.head = head.to(device, dtype).eval().requires_grad_(False)
+        speed_up_few_rows(self.head)
         self.embeddings = embeddings
         self.beam_width = beam_width
         self.fused_layers: tuple[int, ...] = head.config.fused_layers

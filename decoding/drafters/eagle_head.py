@@ -59,11 +59,16 @@ class EagleConfig:
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
             vocab_size=target.vocabulary_size,
             draft_vocab_size=draft_vocab_size,
-            fused_layers=(min(2, layers), max(1, layers // 2), max(1, layers - 3)),
+            fused_layers=usual_layers(layers),
             rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6),
             rope_theta=rope.get("rope_theta", 10_000.0),
             target_fingerprint=target.fingerprint(),
         )
+
+
+def usual_layers(target_layers: int) -> tuple[int, int, int]:
+    """The states that EAGLE-3 fuses where a checkpoint names none: low, middle, high."""
+    return min(2, target_layers), max(1, target_layers // 2), max(1, target_layers - 3)
 
 
 class RMSNorm(nn.Module):
@@ -92,8 +97,8 @@ class EagleAttention(nn.Module):
         self.k_proj = nn.Linear(wide, config.num_key_value_heads * head, bias=False)
         self.v_proj = nn.Linear(wide, config.num_key_value_heads * head, bias=False)
         self.o_proj = nn.Linear(config.num_attention_heads * head, config.hidden_size, bias=False)
-        exponents = torch.arange(0, head, 2, dtype=torch.float64) / head
-        self.inverse_frequencies = nn.Buffer(config.rope_theta**-exponents, persistent=False)
+        # No buffer: `module.to(bfloat16)` would round it, and far positions would turn by radians.
+        self._frequencies = config.rope_theta ** -(torch.arange(0, head, 2, dtype=torch.float64) / head)
 
     def project(
         self, x_BTW: torch.Tensor, positions_T: torch.Tensor
@@ -103,7 +108,8 @@ class EagleAttention(nn.Module):
         q, k, v = (
             proj(x_BTW).view(heads).transpose(1, 2) for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
-        angles = positions_T.to(torch.float64)[:, None] * self.inverse_frequencies.to(torch.float64)
+        self._frequencies = self._frequencies.to(q.device)
+        angles = positions_T.to(torch.float64)[:, None] * self._frequencies
         angles = torch.cat([angles, angles], dim=-1)
         cos, sin = angles.cos().to(q.dtype), angles.sin().to(q.dtype)
         return _rotate(q, cos, sin), _rotate(k, cos, sin), v
@@ -201,20 +207,27 @@ class EagleHead(nn.Module):
         write_json(folder / CONFIG_FILE, config | ({"card": card} if card else {}))
 
     @classmethod
-    def load(cls, folder: Path) -> EagleHead:
-        """Read a head from `folder`; one-line ValueError when a file is missing, damaged or of other
-        shapes."""
+    def load(cls, folder: Path, target_layers: int | None = None) -> EagleHead:
+        """Read a head from `folder`; one-line ValueError when a file is missing, damaged or of other shapes.
+
+        A config without `fused_layers`, as public checkpoints have it, means the usual ones of a target of
+        `target_layers` layers. An embedding among the weights is left out: the target's is used.
+        """
         raw = read_json(folder / CONFIG_FILE, "drafter config")
         known = {field.name for field in fields(EagleConfig)}
+        values = {key: value for key, value in raw.items() if key in known}
+        if target_layers is not None:
+            values.setdefault("fused_layers", usual_layers(target_layers))
         try:
-            values = {key: value for key, value in raw.items() if key in known}
+            values.setdefault("head_dim", raw["hidden_size"] // raw["num_attention_heads"])
+            values.setdefault("rope_theta", 10_000.0)
             values["fused_layers"] = tuple(values["fused_layers"])
             head = cls(EagleConfig(**values))
         except (TypeError, KeyError) as error:
             raise ValueError(f"drafter config {folder / CONFIG_FILE} lacks or mistypes {error}") from None
         state = load_tensors(folder / WEIGHTS_FILE, "drafter weights")
         try:
-            head.load_state_dict(state)
+            head.load_state_dict({name: state[name] for name in state if name != "embed_tokens.weight"})
         except RuntimeError as error:
             first = str(error).splitlines()[-1].strip()
             raise ValueError(

@@ -24,7 +24,7 @@ def load_drafter(name: str, model: LoadedModel, beam_width: int = 4) -> Drafter:
     if name == NgramDrafter.name:
         model.target.capture(())
         return NgramDrafter()
-    head = EagleHead.load(_folder(name))
+    head = EagleHead.load(_folder(name), model.target.config.num_hidden_layers)
     _check_fit(name, head, model)
     target = model.target
     drafter = EagleDrafter(head, target.embeddings, target.device, target.dtype, beam_width, name)
