@@ -101,7 +101,7 @@ def build_report(
             learned=learned,
             best_fixed=best_fixed,
             confidence=confidence,
-            never_drafted=learned is not None and not results[learned].acceptance_rate,
+            never_drafted=learned is not None and _never_drafted(results[learned]),
         ),
         config=config,
         policy=policy,
@@ -151,6 +151,10 @@ def _arm_result(arm: Arm, observations: Sequence[Observation], plain: str) -> Ar
         acceptance_rate=list(cycles.acceptance_rate),
         seconds_by_phase=asdict(cycles.seconds),
     )
+
+
+def _never_drafted(result: ArmResult) -> bool:
+    return result.tau == 1 and not result.acceptance_rate
 
 
 def _slice(cycles: CycleSummary, requests: int, plain: CycleSummary) -> ArmSlice:
