@@ -62,6 +62,7 @@ def evaluate(config: Config, policy: Path | None, out: Path) -> None:
     if controller and policy:
         for warning in decoder.use_policy(policy):
             print(f"warning: {warning}", file=sys.stderr)
+    decoder.check_prompts({request.question_id: request.turns[0] for request in requests})
     arms = build_arms(config, decoder.drafter.name, controller)
     print(f"{len(arms)} arms x {len(requests)} prompts x {config.evaluation.repeats} on {threads} threads")
 

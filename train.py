@@ -35,7 +35,7 @@ from decoding.train_head import HeadSettings, HeadTrainer
 from decoding.workload import Request, load_workload, select
 from evaluation.validation import validate
 from policies.export import export_policy, network_of
-from policies.ppo import PPOSettings, load_trained, train
+from policies.ppo import PPOSettings, is_finished, load_trained, train
 
 INFO_FILE = "training.json"
 
@@ -126,9 +126,20 @@ def train_policy(config: Config, out: Path) -> None:
     picks = {"categories": config.workload.categories, "languages": config.workload.languages}
     requests = select(workload, "train", config.workload.train_prompts, **picks)
     held_out = select(workload, "validation", config.workload.validation_prompts, **picks)
-    seed = _seed_of(config, out)
+    record = _training_record(out)
+    seed = record["seed"] if record and config.seed is None else chosen_seed(config)
     threads = use_threads(config.threads)
     decoder = _decoder(config)
+    decoder.check_prompts({request.question_id: request.turns[0] for request in [*requests, *held_out]})
+    run = _identity(config, decoder)
+    # Another run's checkpoints are refused here, before its record is written over.
+    finished = [
+        is_finished(_settings(config, kind), seed, out / "training" / kind, run=run)
+        for kind in ("depth", "size")
+    ]
+    if all(finished) and "info" in record and (record["seed"], record["run"]) == (seed, run):
+        print(f"the training in {out} is finished already: nothing to do")
+        return
     _warm(decoder, requests[0], config)
     partner = FixedController(*_partner(config))
     reference = tokens_per_second(
@@ -137,7 +148,6 @@ def train_policy(config: Config, out: Path) -> None:
         for record in _open(decoder, request, config, config.sampling.max_new_tokens, seed).run(partner)
     )
     print(f"training on {len(requests)} prompts, {threads} threads; partner {reference:.1f} tokens/s")
-    run = _identity(config, decoder)
     write_json(out / INFO_FILE, {"seed": seed, "run": run})
     write_text(out / "config.yaml", dump_config(config))
 
@@ -186,10 +196,13 @@ def train_policy(config: Config, out: Path) -> None:
 
 def export(config: Config, out: Path) -> None:
     """Write the trained pair to `out/policy`, which a decoder loads."""
-    record = read_json(out / INFO_FILE, "training record")
+    record = _training_record(out)
     if "info" not in record:
-        raise ValueError(f"the training in {out} is not finished: run train.py policy first")
-    info = PolicyInfo.from_json(record["info"])
+        raise ValueError(f"{out / INFO_FILE} says of no finished training: run train.py policy first")
+    try:
+        info = PolicyInfo.from_json(record["info"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{out / INFO_FILE} is damaged ({error}): remove it, run train.py policy") from None
 
     def never(rng: np.random.Generator) -> Session:
         raise AssertionError("an export decodes nothing")
@@ -208,11 +221,15 @@ def export(config: Config, out: Path) -> None:
     print(f"wrote {out / 'policy'}: decode with python -m decoding PROMPT --policy {out / 'policy'}")
 
 
-def _seed_of(config: Config, out: Path) -> int:
-    """The seed of a run that was killed, if its own is not fixed; else the configuration's or a fresh one."""
-    if config.seed is None and (out / INFO_FILE).exists():
-        return int(read_json(out / INFO_FILE, "training record")["seed"])
-    return chosen_seed(config)
+def _training_record(out: Path) -> dict[str, Any]:
+    """What an earlier start wrote of this run; empty if there was none."""
+    path = out / INFO_FILE
+    if not path.exists():
+        return {}
+    record = read_json(path, "training record")
+    if type(record.get("seed")) is not int or not isinstance(record.get("run"), dict):
+        raise ValueError(f"training record {path} is damaged: remove it")
+    return record
 
 
 def _decoder(config: Config) -> SpeculativeDecoder:
@@ -271,6 +288,9 @@ def _identity(config: Config, decoder: SpeculativeDecoder) -> dict[str, Any]:
         "workload": whole["workload"],
         "partner": list(_partner(config)),
         "verification_sizes": config.policy.size.verification_sizes,
+        "reward": config.policy.reward,
+        "device": decoder.target.device.type,
+        "dtype": str(decoder.target.dtype),
         "target": decoder.target.fingerprint(),
         "drafter": decoder.drafter.fingerprint(),
     }

@@ -1,6 +1,7 @@
 """What the two commands share: their flags, the seed, and one line with exit code 2 for a user's mistake."""
 
 import argparse
+import os
 import secrets
 import sys
 from collections.abc import Callable
@@ -31,6 +32,9 @@ def read_config(options: argparse.Namespace) -> Config:
     """The configuration that the flags name. `--out` must not be a file."""
     if options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out {options.out} is a file, must be a folder")
+    there = next(folder for folder in [options.out, *options.out.absolute().parents] if folder.exists())
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"--out {options.out} cannot be written: {there} is read-only")
     return load_config(options.config, options.overrides)
 
 

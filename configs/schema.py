@@ -219,7 +219,9 @@ class Config(Section):
 
     # numpy, torch and Stable-Baselines3 share this range
     seed: int | None = Field(None, ge=0, le=2**32 - 1, description="null: a fresh one, printed and recorded")
-    threads: int | None = Field(None, ge=1, description="CPU threads; null: every core the process may use")
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="CPU threads; null: every core the process may use"
+    )
     model: ModelSettings = Field(default_factory=ModelSettings, description="what decodes")
     sampling: SamplingSettings = Field(default_factory=SamplingSettings, description="how text is drawn")
     workload: WorkloadSettings = Field(default_factory=WorkloadSettings, description="the prompts")

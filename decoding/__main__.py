@@ -8,11 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from decoding.controller import PlainController
-from decoding.decoder import SpeculativeDecoder, fresh_seed
-from decoding.machine import use_threads
-from decoding.sampling import Sampling
-
 
 def parser() -> argparse.ArgumentParser:
     """Every flag of the command."""
@@ -40,7 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 2 and one line on standard error for a user's mistake."""
     options = parser().parse_args(arguments)
     try:
-        use_threads(None)
         run(options)
     except ValueError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -52,11 +46,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader went away, as `head` does; a second failure at exit would print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        print(f"error: {error.strerror or error}{where}", file=sys.stderr)
+        return 2
     return 0
 
 
 def run(options: argparse.Namespace) -> None:
     """Load, stream, summarise."""
+    # Imported here, under the caller's handlers: an interrupt in the seconds that it takes is no fault.
+    from decoding.controller import PlainController
+    from decoding.decoder import SpeculativeDecoder, fresh_seed
+    from decoding.machine import use_threads
+    from decoding.sampling import Sampling
+
+    use_threads(None)
     Sampling(options.temperature, options.top_k, options.top_p)  # a typing mistake need not wait for the load
     if not options.prompt.strip():
         raise ValueError("the prompt is empty: give some text")
@@ -65,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
     decoder = SpeculativeDecoder.from_pretrained(
         options.target, options.drafter, dtype=options.dtype, device=options.device
     )
-    if options.policy:
+    if options.policy is not None:
         for warning in decoder.use_policy(Path(options.policy)):
             print(f"warning: {warning}", file=sys.stderr)
     prompt = decoder.as_user(options.prompt)

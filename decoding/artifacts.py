@@ -6,14 +6,17 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+
+_ABANDONED_SECONDS = 600
 
 
 def cache_dir() -> Path:
@@ -26,6 +29,7 @@ def cache_dir() -> Path:
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling of `path`; rename it onto `path` only if the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    _clear_abandoned(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
     temporary = Path(name)
@@ -41,6 +45,14 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _clear_abandoned(path: Path) -> None:
+    """Remove what a killed process left of an earlier write; young ones may be another process's."""
+    for stale in path.parent.glob(f".{path.name}.*.tmp"):
+        with suppress(OSError):
+            if time.time() - stale.stat().st_mtime > _ABANDONED_SECONDS:
+                stale.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -73,7 +85,10 @@ def save_tensors(
     """Write tensors as safetensors, atomically, copied to the CPU and made contiguous."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(plain, temporary, metadata=metadata or {"format": "pt"})
+        try:
+            save_file(plain, temporary, metadata=metadata or {"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(f"{path} cannot be written: {error}") from None
 
 
 def load_tensors(path: Path, what: str) -> dict[str, torch.Tensor]:
@@ -94,12 +109,15 @@ def sha256_file(path: Path) -> str:
 
 
 def fingerprint_weights(state: Mapping[str, torch.Tensor], salt: str = "") -> str:
-    """Short hash of weights: 16 hexadecimal digits, of each tensor's name, shape and first values as bf16.
+    """Short hash of weights, 16 hexadecimal digits: of each tensor's name, shape and up to 1,024 signs.
 
-    The same on every device, and in every dtype for weights that bf16 represents.
+    Signs survive every rounding, so the same weights have one fingerprint in every dtype and on every device;
+    among some 100,000 of them a few change sides in any further training.
     """
     digest = hashlib.sha256(salt.encode())
     for name, tensor in sorted(state.items()):
-        sample = tensor.flatten()[:16].to("cpu", torch.bfloat16).view(torch.int16)
-        digest.update(f"{name}{tuple(tensor.shape)}".encode() + sample.numpy().tobytes())
+        values = tensor.flatten()
+        signs = values[:: max(1, len(values) // 1024)]
+        signs = torch.signbit(signs) if signs.is_floating_point() else signs
+        digest.update(f"{name}{tuple(tensor.shape)}".encode() + signs.cpu().numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -91,6 +91,9 @@ class FixedController:
     """
 
     def __init__(self, draft_depth: int, verification_size: int) -> None:
+        for name, value in (("draft_depth", draft_depth), ("verification_size", verification_size)):
+            if type(value) is not int:
+                raise ValueError(f"{name} is {value!r}, must be a whole number")
         if not 0 <= draft_depth <= MAX_DRAFT_DEPTH:
             raise ValueError(f"draft_depth is {draft_depth}, must be in 0..{MAX_DRAFT_DEPTH}")
         if not 1 <= verification_size <= MAX_VERIFICATION_SIZE:

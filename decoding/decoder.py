@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 
 from decoding.controller import Controller, FixedController
 from decoding.drafters.base import Drafter
@@ -130,21 +131,30 @@ class SpeculativeDecoder:
         """Token ids of a prompt: a string is completed as it stands, messages (dicts with `role` and
         `content`) go through the chat template, token ids are taken as they are."""
         if isinstance(prompt, str):
-            return list(self.tokenizer(prompt)["input_ids"])
-        items = list(prompt)
+            return list(self.tokenizer(_encodable(prompt))["input_ids"])
+        if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
+            raise ValueError(f"a prompt is text, messages or token ids, not a {type(prompt).__name__}")
+        items: list[Any] = list(prompt)
         if not items:
             raise ValueError("the prompt is empty: give text, messages or token ids")
         if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
-            return items  # type: ignore[return-value]
+            return items
         if not all(isinstance(item, dict) and {"role", "content"} <= item.keys() for item in items):
             raise ValueError(
                 "a prompt is text, a list of {'role', 'content'} messages or a list of token ids"
             )
         if not getattr(self.tokenizer, "chat_template", None):
             raise ValueError(f"{self.model.name} has no chat template: give the prompt as text")
-        ids = self.tokenizer.apply_chat_template(
-            items, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
+        for item in items:
+            if not isinstance(item["content"], str):
+                raise ValueError(f"a message's content is {item['content']!r}, must be text")
+            _encodable(item["content"])
+        try:
+            ids = self.tokenizer.apply_chat_template(
+                items, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        except TemplateError as error:
+            raise ValueError(f"the chat template of {self.model.name} refuses: {error}") from None
         return list(ids)
 
     def as_user(self, text: str) -> Prompt:
@@ -152,6 +162,16 @@ class SpeculativeDecoder:
         if getattr(self.tokenizer, "chat_template", None):
             return [{"role": "user", "content": text}]
         return text
+
+    def check_prompts(self, messages: Mapping[str, str]) -> None:
+        """ValueError naming the first of these user messages, by its key, that does not fit the context."""
+        limit = self.target.context_limit
+        for name, text in messages.items():
+            length = len(self.encode(self.as_user(text)))
+            if length >= limit:
+                raise ValueError(
+                    f"prompt {name!r} has {length} tokens, the context holds {limit}: shorten it"
+                )
 
     def open_session(
         self,
@@ -228,6 +248,15 @@ class SpeculativeDecoder:
         text = TextStream(self.tokenizer, session.committed)
         for record in session.run(controller):
             yield StreamPiece(text.push(record.token_ids, last=session.finished), record)
+
+
+def _encodable(text: str) -> str:
+    """The text, if it can be UTF-8; bytes that were none come as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the prompt is no valid UTF-8 text at character {error.start}") from None
+    return text
 
 
 def default_drafter(target: str) -> str:

@@ -58,6 +58,9 @@ class PolicyInfo:
     fallback: Constant
 
     def __post_init__(self) -> None:
+        sizes = self.verification_sizes
+        if any(type(size) is not int for size in sizes) or list(sizes) != sorted(set(sizes)):
+            raise ValueError(f"verification_sizes is {sizes}, must be whole numbers, strictly increasing")
         if not self.verification_sizes:
             raise ValueError("verification_sizes is empty, a policy needs at least one size")
         for size in (*self.verification_sizes, self.fallback.verification_size):
@@ -183,7 +186,7 @@ class ExportedController:
         except (TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"policy {folder / INFO_FILE} cannot be used: {error}") from None
         weights = {
-            name: tensor.numpy()
+            name: tensor.float().numpy()
             for name, tensor in load_tensors(folder / WEIGHTS_FILE, "policy weights").items()
         }
         try:

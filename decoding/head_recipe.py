@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from decoding.artifacts import sha256_file
 from decoding.corpus import load_corpus, split_held_out
 from decoding.drafters.eagle_head import EagleConfig, EagleHead
 from decoding.models import LoadedModel
@@ -36,4 +37,11 @@ def prepare(
     head = EagleHead(EagleConfig.from_target(target, draft_vocabulary))
     head.set_vocabulary(frequent_vocabulary(texts, draft_vocabulary, target.vocabulary_size, ends))
     initialise_from_target(head, target)
-    return HeadTrainer(head, target, texts, held_out[:_HELD_OUT_TEXTS], settings)
+    identity = {
+        "target": target.fingerprint(),
+        "corpus": sha256_file(corpus),
+        "draft_vocabulary": draft_vocabulary,
+        "max_length": max_length,
+        "held_out_share": held_out_share,
+    }
+    return HeadTrainer(head, target, texts, held_out[:_HELD_OUT_TEXTS], settings, identity)

@@ -20,9 +20,10 @@ def use_threads(threads: int | None) -> int:
     None = the cores this process may use, at most `OMP_NUM_THREADS` where that is set. torch's own default
     counts the machine's cores, not those that a container or `taskset` leaves.
     """
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads is {threads}, must be >= 1")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    most = os.cpu_count() or 1
+    if threads is not None and not 1 <= threads <= most:
+        raise ValueError(f"threads is {threads}, must be in 1..{most}, the cores of this machine")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else most
     wished = os.environ.get("OMP_NUM_THREADS", "")
     chosen = threads or min(cores, int(wished) if wished.isdecimal() and int(wished) else cores)
     torch.set_num_threads(chosen)

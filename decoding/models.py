@@ -41,16 +41,26 @@ def load_model(
     place = resolve_device(device)
     kind = resolve_dtype(dtype, place)
     source, options = _source(name)
+    from huggingface_hub.utils import logging as hub_logging
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    hub_logging.set_verbosity_error()  # its retries, a line each, would bury ours
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=kind, **options)
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            source, dtype=kind, output_loading_info=True, **options
+        )
     except Exception as error:
         raise ValueError(_explain(name, error)) from error
+    if loading["missing_keys"]:
+        # transformers would fill them with random numbers.
+        missing = sorted(loading["missing_keys"])
+        raise ValueError(
+            f"model {name} lacks {len(missing)} weights that its config asks for, such as {missing[0]}"
+        )
     model.eval().requires_grad_(False)
     target = TargetModel(model.to(place))
     return LoadedModel(name, target, tokenizer, _end_ids(model, tokenizer))
@@ -62,6 +72,8 @@ def _source(name: str) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"empty model name; use {builtin.NAME}, a folder, a .gguf file or a hub id")
     if name == builtin.NAME:
         return str(builtin.builtin_folder()), {"local_files_only": True}
+    if len(name) > 1000 or "\0" in name:
+        raise ValueError(f"{name[:40]!r}... is no model name")
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -74,7 +86,9 @@ def _source(name: str) -> tuple[str, dict[str, Any]]:
         if not (path / "config.json").is_file():
             raise ValueError(f"model folder {path} has no config.json")
         return str(path), {"local_files_only": True}
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.is_file():
+    if path.is_file():
+        raise ValueError(f"{name} is a file: a target is a folder, a .gguf file or a hub id")
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ValueError(f"model folder {name} does not exist")
     return name, {}
 

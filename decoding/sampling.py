@@ -23,6 +23,11 @@ class Sampling:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
+        for name, kinds in (("temperature", (int, float)), ("top_k", int), ("top_p", (int, float))):
+            value = getattr(self, name)
+            absent = value is None and name != "temperature"
+            if not absent and (isinstance(value, bool) or not isinstance(value, kinds)):
+                raise ValueError(f"{name} is {value!r}, must be a number")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ValueError(f"temperature is {self.temperature}, must be a finite number >= 0")
         if self.top_k is not None and self.top_k < 1:

@@ -50,6 +50,8 @@ class Session:
         seed: int,
     ) -> None:
         _check_prompt(prompt_ids, target, max_new_tokens)
+        if type(seed) is not int or not -(2**63) <= seed < 2**64:
+            raise ValueError(f"seed is {seed!r}, must be a whole number of 64 bits")
         if tuple(drafter.fused_layers) not in ((), target.fused_layers):
             raise ValueError(
                 f"drafter {drafter.name} reads layers {drafter.fused_layers}, "
@@ -192,8 +194,8 @@ def _check_prompt(prompt_ids: Sequence[int], target: TargetModel, max_new_tokens
             f"the prompt has a token id outside 0..{target.vocabulary_size - 1}: "
             f"its ids span {min(prompt_ids)}..{max(prompt_ids)}"
         )
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens is {max_new_tokens}, must be >= 1")
+    if type(max_new_tokens) is not int or max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens is {max_new_tokens!r}, must be a whole number >= 1")
     if len(prompt_ids) >= target.context_limit:
         raise ValueError(
             f"the prompt has {len(prompt_ids)} tokens, the model's context holds {target.context_limit} with "

@@ -41,6 +41,10 @@ class TargetModel:
     """
 
     def __init__(self, model: Any, fused_layers: Sequence[int] = ()) -> None:
+        if not hasattr(model.get_decoder(), "layers") or model.get_output_embeddings() is None:
+            raise ValueError(
+                f"{type(model).__name__} is no decoder-only language model with a list of layers"
+            )
         speed_up_few_rows(model)
         self.model = model
         self.config = model.config.get_text_config()

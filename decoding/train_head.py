@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from decoding.artifacts import load_tensors, read_json, save_tensors, write_json
+from decoding import head_checkpoint
 from decoding.drafters.eagle_head import EagleHead
 from decoding.target import TargetModel
 from decoding.unroll import attend_unrolled, shift
@@ -107,7 +107,10 @@ def initialise_from_target(head: EagleHead, target: TargetModel) -> None:
 
 
 class HeadTrainer:
-    """Trains `head` against `target` on `texts`; `run` yields progress, `save_checkpoint` keeps all of it."""
+    """Trains `head` against `target` on `texts`; `run` yields progress, `save_checkpoint` keeps all of it.
+
+    `identity` (JSON values) names what else makes the run this run: a checkpoint of another is refused.
+    """
 
     def __init__(
         self,
@@ -116,7 +119,9 @@ class HeadTrainer:
         texts: list[np.ndarray],
         held_out: list[np.ndarray],
         settings: HeadSettings,
+        identity: dict[str, Any] | None = None,
     ) -> None:
+        self._identity = identity or {}
         self.head = head.to(target.device, torch.float32)
         self.target = target
         self.settings = settings
@@ -298,40 +303,19 @@ class HeadTrainer:
 
     def save_checkpoint(self, folder: Path) -> None:
         """Keep weights, optimiser and place in the run; the next `load_checkpoint` goes on from here."""
-        tensors = {f"head.{name}": tensor for name, tensor in self.head.state_dict().items()}
-        for index, state in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
-        save_tensors(folder / f"checkpoint-{self.step}.safetensors", tensors)
-        place = {"step": self.step, "elapsed": self.elapsed, "settings": asdict(self.settings)}
-        write_json(folder / "checkpoint.json", place)
-        for old in folder.glob("checkpoint-*.safetensors"):
-            if old.name != f"checkpoint-{self.step}.safetensors":
-                old.unlink()
+        head_checkpoint.save(folder, self.head, self.optimizer, self.step, self.elapsed, self._run())
 
     def load_checkpoint(self, folder: Path) -> bool:
-        """Go on from `folder` if it holds a checkpoint; ValueError if that was made with other settings."""
-        if not (folder / "checkpoint.json").exists():
+        """Go on from `folder` if it holds a checkpoint; ValueError if that is damaged or of another run."""
+        place = head_checkpoint.load(folder, self.head, self.optimizer, self._run())
+        if place is None:
             return False
-        place = read_json(folder / "checkpoint.json", "head checkpoint")
-        now = json.loads(json.dumps(asdict(self.settings)))
-        changed = [
-            key for key, value in now.items() if key != "minutes" and place["settings"].get(key) != value
-        ]
-        if changed:
-            raise ValueError(f"{folder} was trained with other {', '.join(changed)}; choose another --out")
-        tensors = load_tensors(folder / f"checkpoint-{place['step']}.safetensors", "head checkpoint")
-        self.head.load_state_dict(
-            {name.removeprefix("head."): t for name, t in tensors.items() if name.startswith("head.")}
-        )
-        state: dict[int, dict[str, Any]] = {}
-        for name, tensor in tensors.items():
-            if name.startswith("optimizer."):
-                _, index, field = name.split(".")
-                state.setdefault(int(index), {})[field] = tensor
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        self.step, self.elapsed = place["step"], place["elapsed"]
+        self.step, self.elapsed = place
         return True
+
+    def _run(self) -> dict[str, Any]:
+        run: dict[str, Any] = json.loads(json.dumps(asdict(self.settings) | self._identity))
+        return run
 
 
 def _group(texts: list[np.ndarray], order: np.ndarray, batch_tokens: int) -> list[np.ndarray]:

@@ -55,6 +55,8 @@ class Header:
     def __post_init__(self) -> None:
         if not (isinstance(self.run, dict) and isinstance(self.tensors_file, str)):
             raise TypeError("run or tensors_file is mistyped")
+        if type(self.timesteps) is not int or type(self.reference) not in (int, float):
+            raise TypeError("timesteps or reference is mistyped")
 
 
 def save(folder: Path, model: PPO, run: Mapping[str, Any], reference: float, *, finished: bool) -> None:

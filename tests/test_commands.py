@@ -79,6 +79,11 @@ def test_the_whole_road(place: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert train.main(["policy", *flags(place, out)]) == 0
     assert train.main(["export", *flags(place, out)]) == 0
     assert (out / "policy" / "policy.safetensors").read_bytes() == weights
+    # A refused command leaves the finished run as it was.
+    record = (out / "training.json").read_bytes()
+    assert train.main(["policy", *flags(place, out), "--set=seed=2"]) == 2
+    assert (out / "training.json").read_bytes() == record
+    assert train.main(["export", *flags(place, out)]) == 0
     # Another head is another drafter: its checkpoints and its policy are refused.
     save_tiny_head(place / "head2", place / "model", seed=9)
     capsys.readouterr()
@@ -89,7 +94,9 @@ def test_the_whole_road(place: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_a_head_trains_and_resumes_by_command(place: Path, tmp_path: Path) -> None:
+def test_a_head_trains_and_resumes_by_command(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = np.random.default_rng(0)
     texts = [rng.integers(3, 250, 24) for _ in range(60)]
     offsets = np.cumsum([0, *map(len, texts)])
@@ -102,6 +109,10 @@ def test_a_head_trains_and_resumes_by_command(place: Path, tmp_path: Path) -> No
     assert train.main(command) == 0  # finished: nothing is trained again
     again = json.loads((tmp_path / "head" / "config.json").read_text(encoding="utf-8"))["card"]
     assert again["steps"] == card["steps"]
+    save_tiny_model(place / "model2", seed=5)
+    for other in (f"model.target={place / 'model2'}", "drafter.draft_vocabulary=40", "drafter.max_length=20"):
+        assert train.main([*command, f"--set={other}"]) == 2
+    assert "was trained with other max_length" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -145,3 +156,27 @@ def test_an_out_that_is_a_file_and_a_drafter_without_corpus_are_refused(
     assert "is a file" in capsys.readouterr().err
     assert train.main(["drafter", *flags(place, tmp_path / "run")]) == 2
     assert "drafter.corpus is not set" in capsys.readouterr().err
+
+
+def test_a_prompt_over_the_context_is_found_before_anything_is_measured(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = tmp_path / "long.jsonl"
+    lines = [json.dumps({"question_id": str(n), "turns": [f"{n} " + "x" * 600]}) for n in range(60)]
+    long.write_text("\n".join(lines), encoding="utf-8")
+    for command in (lambda a: train.main(["policy", *a]), evaluate_main):
+        assert command([*flags(place, tmp_path / "run"), f"--set=workload.files=[{long}]"]) == 2
+        assert "the context holds 512" in capsys.readouterr().err
+
+
+def test_a_damaged_training_record_is_named(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for record in (
+        '{"info": {}}',
+        '{"seed": 1, "run": {}, "info": "x"}',
+        '{"seed": 1, "run": {}, "info": {}}',
+    ):
+        (tmp_path / "training.json").write_text(record, encoding="utf-8")
+        assert train.main(["export", *flags(place, tmp_path)]) == 2
+        assert "damaged" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import save_tiny_head, save_tiny_model
@@ -31,9 +32,10 @@ def test_text_messages_and_ids_are_prompts(decoder: SpeculativeDecoder) -> None:
     ids = decoder.encode("hi")
     assert decoder.encode([{"role": "user", "content": "hi"}]) == [1, *ids]
     assert decoder.encode(ids) == ids
-    for bad in ([], [{"content": "x"}], [1, "x"], [True]):
-        with pytest.raises(ValueError, match="prompt"):
-            decoder.encode(bad)  # type: ignore[arg-type]
+    bad_prompts: tuple[Any, ...] = ([], [{"content": "x"}], [1, "x"], [True], b"hi", {1, 2}, None, "\udcff")
+    for bad in (*bad_prompts, [{"role": "user", "content": 5}]):
+        with pytest.raises(ValueError, match=r"prompt|content is 5"):
+            decoder.encode(bad)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -61,6 +63,10 @@ def test_bad_arguments_raise_before_the_first_piece(decoder: SpeculativeDecoder)
         ({"temperature": -1.0}, "temperature is -1"),
         ({"top_p": 0.0}, "top_p is 0"),
         ({"top_k": 0}, "top_k is 0"),
+        ({"top_k": 1.5}, "top_k is 1.5"),
+        ({"temperature": "x"}, "temperature is 'x'"),
+        ({"max_new_tokens": 1.5}, "max_new_tokens is 1.5"),
+        ({"seed": "x"}, "seed is 'x'"),
     ):
         with pytest.raises(ValueError, match=says):
             decoder.stream("a", **arguments)
@@ -105,6 +111,8 @@ def test_the_command_line_streams_and_summarises(
         (["--device", "cuda:99"], "is not there"),
         (["--dtype", "int3"], "unknown dtype 'int3'"),
         (["--policy", "./none"], "none/policy.json does not exist"),
+        (["--policy", ""], "policy.json does not exist"),
+        (["--target", "x" * 5000], "is no model name"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -121,3 +129,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_an_empty_prompt_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([" \n"]) == 2
     assert "the prompt is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("depth", "size"), [(-1, 8), (65, 8), (1, 0), (1.5, 8), (True, 8), (1, None)])
+def test_an_impossible_fixed_setting_is_refused(depth: int, size: int) -> None:
+    with pytest.raises(ValueError, match=r"draft_depth|verification_size"):
+        FixedController(depth, size)

@@ -180,3 +180,51 @@ def test_a_truncated_gguf_is_refused_before_anything_is_written(
     with pytest.raises(ValueError, match="SHA-256"):
         builtin.builtin_folder()
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_target_that_lacks_weights_is_refused(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "model"))
+    weights = load_tensors(copy / "model.safetensors", "weights")
+    save_tensors(copy / "model.safetensors", {n: t for n, t in weights.items() if "layers.2.mlp" not in n})
+    with pytest.raises(ValueError, match="lacks 3 weights") as error:
+        load_model(str(copy), "cpu")
+    one_line(error)
+
+
+def test_one_fingerprint_in_every_dtype_another_after_any_training(folder: Path) -> None:
+    prints = {
+        load_model(str(folder), "cpu", dtype).target.fingerprint()
+        for dtype in ("float64", "float32", "bfloat16", "float16")
+    }
+    assert len(prints) == 1
+    model = load_model(str(folder), "cpu", "float32")
+    weight = model.target.model.lm_head.weight
+    weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)) * weight.std() * 0.05)
+    assert model.target.fingerprint() not in prints
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hidden_size", -1), ("draft_vocab_size", 0), ("rms_norm_eps", "x"), ("fused_layers", [1, 2])],
+)
+def test_a_head_config_with_an_impossible_value_names_it(
+    key: str, value: object, head: Path, folder: Path, tmp_path: Path
+) -> None:
+    model = load_model(str(folder), "cpu", "float32")
+    copy = Path(shutil.copytree(head, tmp_path / "head"))
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8")) | {key: value}
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ValueError, match=key) as error:
+        load_drafter(str(copy), model)
+    one_line(error)
+
+
+def test_a_head_whose_ids_lead_outside_the_vocabulary_is_refused(
+    head: Path, folder: Path, tmp_path: Path
+) -> None:
+    model = load_model(str(folder), "cpu", "float32")
+    copy = Path(shutil.copytree(head, tmp_path / "head"))
+    weights = load_tensors(copy / "model.safetensors", "weights")
+    save_tensors(copy / "model.safetensors", weights | {"d2t": weights["d2t"] + 10**6})
+    with pytest.raises(ValueError, match="d2t leads outside"):
+        load_drafter(str(copy), model)

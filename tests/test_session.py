@@ -305,7 +305,7 @@ def test_phases_sum_to_the_cycles_wall_clock() -> None:
         ([], {}, "prompt is empty"),
         ([3, 40], {}, r"token id outside 0\.\.39: its ids span 3\.\.40"),
         ([-1, 3], {}, r"token id outside 0\.\.39: its ids span -1\.\.3"),
-        ([3], {"max_new_tokens": 0}, "max_new_tokens is 0, must be >= 1"),
+        ([3], {"max_new_tokens": 0}, "max_new_tokens is 0, must be a whole number >= 1"),
     ],
 )
 def test_bad_requests_are_refused_in_one_line(

@@ -26,6 +26,19 @@ WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
 
 
+_POSITIVE = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "draft_vocab_size",
+    "draft_depth",
+    "verification_size",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class EagleConfig:
     """Shape of a head and the target it belongs to. `fused_layers` count as in `TargetModel`."""
@@ -43,6 +56,20 @@ class EagleConfig:
     target_fingerprint: str | None = None
     draft_depth: int = 2
     verification_size: int = 8
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= 1 << 20:
+                raise ValueError(f"{name} is {value!r}, must be a whole number in 1..{1 << 20}")
+        if len(self.fused_layers) != 3 or any(type(layer) is not int for layer in self.fused_layers):
+            raise ValueError(f"fused_layers is {self.fused_layers!r}, must be three whole numbers")
+        for name in ("rms_norm_eps", "rope_theta"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 < value < 1e12:
+                raise ValueError(f"{name} is {value!r}, must be a number above 0")
+        if self.num_attention_heads % self.num_key_value_heads or self.head_dim % 2:
+            raise ValueError("num_attention_heads must be a multiple of num_key_value_heads, head_dim even")
 
     @classmethod
     def from_target(cls, target: Any, draft_vocab_size: int) -> EagleConfig:
@@ -223,8 +250,10 @@ class EagleHead(nn.Module):
             values.setdefault("rope_theta", 10_000.0)
             values["fused_layers"] = tuple(values["fused_layers"])
             head = cls(EagleConfig(**values))
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, ZeroDivisionError) as error:
             raise ValueError(f"drafter config {folder / CONFIG_FILE} lacks or mistypes {error}") from None
+        except ValueError as error:
+            raise ValueError(f"drafter config {folder / CONFIG_FILE}: {error}") from None
         state = load_tensors(folder / WEIGHTS_FILE, "drafter weights")
         try:
             head.load_state_dict({name: state[name] for name in state if name != "embed_tokens.weight"})
@@ -233,6 +262,9 @@ class EagleHead(nn.Module):
             raise ValueError(
                 f"drafter weights {folder / WEIGHTS_FILE} do not fit their config: {first}"
             ) from None
+        ids = head.target_ids_V
+        if not 0 <= int(ids.min()) <= int(ids.max()) < head.config.vocab_size:
+            raise ValueError(f"drafter weights {folder / WEIGHTS_FILE}: d2t leads outside the vocabulary")
         return head.eval()
 
 
