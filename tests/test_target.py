@@ -151,5 +151,5 @@ def test_fingerprint_is_of_the_weights_not_of_their_dtype() -> None:
     others = [tiny_target(seed=1), tiny_target(layers=3)]
     assert len({print_, *(other.fingerprint() for other in others)}) == 3
     with torch.no_grad():
-        model.model.layers[2].mlp.up_proj.weight[0, 0] += 1
+        model.model.layers[2].mlp.up_proj.weight[0, 0] *= -1
     assert TargetModel(model).fingerprint() != print_
