@@ -140,6 +140,7 @@ def train_policy(config: Config, out: Path) -> None:
     if all(finished) and "info" in record and (record["seed"], record["run"]) == (seed, run):
         print(f"the training in {out} is finished already: nothing to do")
         return
+    print("warming up every shape")
     _warm(decoder, requests[0], config)
     partner = FixedController(*_partner(config))
     reference = tokens_per_second(
@@ -177,6 +178,7 @@ def train_policy(config: Config, out: Path) -> None:
             bar.update(task, completed=settings.total_timesteps)
     info = _info(config, decoder, {}, Constant(*_partner(config)))
     controller = ExportedController(info, network_of(models["depth"]), network_of(models["size"]))
+    print(f"validating on {len(held_out)} prompts")
     usual = (decoder.drafter.draft_depth, decoder.drafter.verification_size)
     result = validate(
         controller,

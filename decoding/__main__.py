@@ -17,13 +17,15 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--target", default="smollm2-135m", help="built-in name, folder, GGUF file or hub id")
     flags.add_argument("--drafter", help="ngram, a shipped head, a folder or a hub id")
-    flags.add_argument("--policy", help="folder of an exported policy; none = the drafter's usual setting")
+    flags.add_argument(
+        "--policy", help="folder of an exported policy; none = the setting on the drafter's card"
+    )
     flags.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     flags.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64")
     flags.add_argument("--temperature", type=float, default=0.0, help="0 = greedy")
-    flags.add_argument("--top-k", type=int)
-    flags.add_argument("--top-p", type=float)
-    flags.add_argument("--max-new-tokens", type=int, default=128)
+    flags.add_argument("--top-k", type=int, help="keep the k likeliest tokens")
+    flags.add_argument("--top-p", type=float, help="keep the likeliest tokens up to this mass")
+    flags.add_argument("--max-new-tokens", type=int, default=128, help="default: 128")
     flags.add_argument("--seed", type=int, help="none = a fresh one, printed at the end")
     flags.add_argument(
         "--compare", action="store_true", help="decode once more without drafting; say the speed-up"
