@@ -13,7 +13,7 @@ import torch
 from decoding import builtin
 from decoding.controller import Controller, FixedController, PlainController
 from decoding.drafters.base import Drafter
-from decoding.drafters.load import load_drafter, shipped_heads
+from decoding.drafters.load import load_drafter
 from decoding.drafters.ngram import NgramDrafter
 from decoding.kv_cache import TargetCache
 from decoding.models import LoadedModel, load_model
@@ -57,7 +57,7 @@ class Request:
 @dataclass
 class World:
     model: LoadedModel
-    head: Drafter | None
+    head: Drafter
     requests: list[Request]
 
     def session(self, request: Request, drafter: Drafter, temperature: float) -> Session:
@@ -78,7 +78,7 @@ class World:
 def world() -> World:
     """The model with 20 prompts over all categories, their prefills and their plain texts."""
     model = load_model(builtin.NAME, "cpu", "float32")
-    head = load_drafter(HEAD, model) if HEAD in shipped_heads() else None
+    head = load_drafter(HEAD, model)
     requests = []
     for line in MIXED.read_text(encoding="utf-8").splitlines()[::6]:
         messages = [{"role": "user", "content": json.loads(line)["turns"][0]}]
@@ -131,8 +131,6 @@ def test_text_is_plain_decodings_but_for_ties(
 ) -> None:
     """20 prompts of 24 tokens; where texts part, the two tokens stood within the error of a logit."""
     drafter = NgramDrafter() if name == "ngram" else world.head
-    if drafter is None:
-        pytest.skip(f"{HEAD} is not shipped yet")
     accepted, ties = 0, 0
     for request in world.requests:
         session = world.session(request, drafter, temperature)
