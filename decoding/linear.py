@@ -1,8 +1,9 @@
 """Linear layers for the few rows of a verification on CPUs.
 
 A forward of 2 to 32 rows is bound by reading the weights, but BLAS libraries treat the rows as the long side
-of the product. Computing the transposed product, weights first, costs about half as much for 2 to 8 rows
-where it was measured (`make bench` prints both), and is the same sum of products in another order.
+of the product. Computing the transposed product, weights first, costs about half as much for 2 to 4 rows
+where it was measured, and no more for others (`make bench` prints both); it is the same sum of products in
+another order.
 """
 
 from __future__ import annotations
