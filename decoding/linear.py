@@ -2,7 +2,7 @@
 
 A forward of 2 to 32 rows is bound by reading the weights, but BLAS libraries treat the rows as the long side
 of the product. Computing the transposed product, weights first, costs about half as much for 2 to 4 rows
-where it was measured, and no more for others (`make bench` prints both); it is the same sum of products in
+where it was measured, about as much for others (`make bench` prints both); it is the same sum of products in
 another order.
 """
 
