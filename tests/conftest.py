@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -15,3 +17,19 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing in the tests may reach f
 # Derandomised: a failure seen once is seen again. No deadline: a busy machine is not a fault.
 settings.register_profile("draftpace", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("draftpace")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model on disk; whoever damages it copies it first."""
+    from fakes import save_tiny_model  # not above: huggingface_hub reads HF_HUB_OFFLINE when it is imported
+
+    return save_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
+    """A head for it."""
+    from fakes import save_tiny_head
+
+    return save_tiny_head(tmp_path_factory.mktemp("head"), folder)

@@ -6,21 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import save_tiny_head, save_tiny_model
 
 from decoding import FixedController, PlainController, SpeculativeDecoder
 from decoding.__main__ import main
 from decoding.text_stream import TextStream
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
-    return save_tiny_head(tmp_path_factory.mktemp("head"), folder)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +69,17 @@ def test_pieces_never_split_a_character(decoder: SpeculativeDecoder) -> None:
     pieces = [stream.push([token], last=place == len(ids) - 1) for place, token in enumerate(ids)]
     assert "".join(pieces) == "aé世🙂b"
     assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_a_piece_is_decoded_after_its_predecessor() -> None:
+    """Tokenizers that drop the space before a text's first word must keep it between two pieces."""
+
+    class Words:
+        def decode(self, ids: list[int], **options: bool) -> str:
+            return "".join(f" w{token}" for token in ids).removeprefix(" ")
+
+    stream = TextStream(Words(), [7])
+    assert [stream.push([token]) for token in (1, 2, 3)] == [" w1", " w2", " w3"]
 
 
 def test_an_unfinished_character_is_shown_at_the_end(decoder: SpeculativeDecoder) -> None:

@@ -8,23 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes import save_tiny_head, save_tiny_model, tiny_head, tiny_target
+from fakes import save_tiny_model, tiny_head, tiny_target
 
 from decoding import builtin
 from decoding.artifacts import load_tensors, save_tensors
 from decoding.drafters.load import load_drafter
 from decoding.machine import resolve_device, resolve_dtype, use_threads
 from decoding.models import explain_hub_error, load_model
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
-    return save_tiny_head(tmp_path_factory.mktemp("head"), folder)
 
 
 def one_line(error: pytest.ExceptionInfo[ValueError]) -> str:
