@@ -3,7 +3,7 @@
 Drafters are pure: the same committed prefix and the same noise give the same draft, whatever the history of
 cycle boundaries was.
 
-Legend: R rows, F width of the target's fused features.
+Legend: R rows, F width of the target's fused features, V the target's vocabulary.
 """
 
 from __future__ import annotations
@@ -36,6 +36,19 @@ class DraftState(Protocol):
 
     def extend(self) -> bool:
         """Add a level to the tree; False, and nothing added, if the drafter has nothing more to propose."""
+        ...
+
+    def next_logits(self) -> torch.Tensor | None:
+        """For the `rejection` rule, which drafts chains: logits (V) of the token after the chain drafted since
+        `begin`, -infinity outside the drafter's vocabulary; None if it has nothing to propose.
+
+        Neither the noise nor a temperature is in them. Asking again before `append` costs nothing.
+        """
+        ...
+
+    def append(self, token_id: int, score: float) -> None:
+        """Add the token that was drawn from the distribution of `next_logits` as the chain's next node; `score`
+        is its path score."""
         ...
 
 
