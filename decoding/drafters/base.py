@@ -39,16 +39,16 @@ class DraftState(Protocol):
         ...
 
     def next_logits(self) -> torch.Tensor | None:
-        """For the `rejection` rule, which drafts chains: logits (V) of the token after the chain drafted since
-        `begin`, -infinity outside the drafter's vocabulary; None if it has nothing to propose.
+        """For the `rejection` rule, which drafts chains: logits (V) of the token after the chain drafted
+        since `begin`, -infinity outside the drafter's vocabulary; None if it has nothing to propose.
 
         Neither the noise nor a temperature is in them. Asking again before `append` costs nothing.
         """
         ...
 
     def append(self, token_id: int, score: float) -> None:
-        """Add the token that was drawn from the distribution of `next_logits` as the chain's next node; `score`
-        is its path score."""
+        """Add the token that was drawn from the distribution of `next_logits` as the chain's next node;
+        `score` is its path score."""
         ...
 
 
