@@ -70,10 +70,8 @@ def evaluate(config: Config, policy: Path | None, out: Path) -> None:
         return decoder.open_session(
             decoder.as_user(request.turns[0]),
             max_new_tokens=config.evaluation.max_new_tokens,
-            temperature=config.sampling.temperature,
-            top_k=config.sampling.top_k,
-            top_p=config.sampling.top_p,
             seed=seed,
+            **config.sampling.law,
         )
 
     raw: list[dict[str, Any]] = []
@@ -100,12 +98,7 @@ def evaluate(config: Config, policy: Path | None, out: Path) -> None:
         ),
         models=models_used(decoder),
         dtype=str(decoder.target.dtype).removeprefix("torch."),
-        sampling=SamplingUsed(
-            temperature=config.sampling.temperature,
-            top_k=config.sampling.top_k,
-            top_p=config.sampling.top_p,
-            max_new_tokens=config.evaluation.max_new_tokens,
-        ),
+        sampling=SamplingUsed(max_new_tokens=config.evaluation.max_new_tokens, **config.sampling.law),
         config=config.model_dump(mode="json"),
         policy=controller.info.to_json() if controller else None,
         seeds={"noise": seed, "order": seed, "bootstrap": seed},

@@ -245,14 +245,8 @@ def _decoder(config: Config) -> SpeculativeDecoder:
 
 
 def _open(decoder: SpeculativeDecoder, request: Request, config: Config, tokens: int, seed: int) -> Session:
-    sampling = config.sampling
     return decoder.open_session(
-        decoder.as_user(request.turns[0]),
-        max_new_tokens=tokens,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        seed=seed,
+        decoder.as_user(request.turns[0]), max_new_tokens=tokens, seed=seed, **config.sampling.law
     )
 
 

@@ -89,7 +89,18 @@ class SamplingSettings(Section):
     top_p: float | None = Field(
         None, gt=0, le=1, description="keep the likeliest tokens up to this mass; null keeps all"
     )
+    min_p: float | None = Field(
+        None, ge=0, le=1, description="keep tokens this share as likely as the likeliest; null keeps all"
+    )
+    repetition_penalty: float | None = Field(
+        None, gt=0, le=100, description="above 1: makes tokens of prompt and text less likely; null: none"
+    )
     max_new_tokens: int = Field(64, ge=1, description="tokens generated for a training prompt")
+
+    @property
+    def law(self) -> dict[str, Any]:
+        """All but the number of tokens: what `open_session` takes under the same names."""
+        return self.model_dump(exclude={"max_new_tokens"})
 
 
 class WorkloadSettings(Section):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from decoding.records import CycleRecord
 from decoding.tree import DraftTree
@@ -23,6 +23,10 @@ class DraftView:
         context_length: committed tokens, the prompt included.
         tokens_left: tokens that the request may still emit.
         history: the request's last cycles, oldest first, at most `HISTORY`.
+        next_probs: under the `rejection` rule, while a question about a draft is open: a function that
+            returns the draft distribution, float64 (vocabulary), of the token that would be drawn next, or
+            None if there is nothing to propose. That token itself must not be known: it would bias the text.
+            None under `coupled`, where whole levels are drafted and anything may be looked at.
     """
 
     tree: DraftTree
@@ -30,6 +34,7 @@ class DraftView:
     context_length: int
     tokens_left: int
     history: Sequence[CycleRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    next_probs: Callable[[], Any | None] | None = None
 
 
 QuestionKind = Literal["draft", "level", "size"]
@@ -38,7 +43,7 @@ QuestionKind = Literal["draft", "level", "size"]
 @dataclass(frozen=True, slots=True)
 class Question:
     """`draft`: begin a draft (1) or take a plain step (0)? `level`: one more level (1) or stop (0)?
-    `size`: how many of the drafted nodes to verify (0 = none: a plain step)?"""
+    `size`: how many of the drafted nodes to verify (0 = none: a plain step)? Not asked under `rejection`."""
 
     kind: QuestionKind
     view: DraftView

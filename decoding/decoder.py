@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from jinja2 import TemplateError
@@ -17,8 +17,9 @@ from decoding.drafters.load import load_drafter, shipped_heads
 from decoding.exported import ExportedController
 from decoding.models import LoadedModel, load_model
 from decoding.records import CycleRecord
-from decoding.sampling import Sampling
-from decoding.session import Session
+from decoding.sampling import LogitsProcessor, Sampling
+from decoding.session import FinishReason, Rule, Session
+from decoding.stopping import StopStrings, check_stop_strings
 from decoding.target import TargetModel
 from decoding.text_stream import TextStream
 
@@ -26,16 +27,34 @@ Message = dict[str, str]
 Prompt = str | Sequence[Message] | Sequence[int]
 
 
+class Options(TypedDict, total=False):
+    """What a request may ask for; meanings and defaults are those of `SpeculativeDecoder.open_session`."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    logits_processors: Sequence[LogitsProcessor]
+    stop: str | Sequence[str]
+    stop_token_ids: Collection[int]
+    log_probs: bool
+    rule: Rule
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """A finished text.
 
     Attributes:
-        text: what was generated, special tokens left out.
+        text: what was generated, special tokens left out, a stop string that ended it too.
         token_ids: ids generated, an end-of-text id included.
         cycles: a record per cycle.
         prefill_seconds: wall-clock time before the first cycle.
         seed: the seed that reproduces it.
+        finish_reason: `end_token`, `stop_string`, or `length` where a limit cut the text.
+        log_probs: of each token, see `CycleRecord.log_probs`; None unless asked for.
     """
 
     text: str
@@ -43,6 +62,8 @@ class Generation:
     cycles: list[CycleRecord]
     prefill_seconds: float
     seed: int
+    finish_reason: FinishReason
+    log_probs: list[float] | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -181,73 +202,112 @@ class SpeculativeDecoder:
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        stop: str | Sequence[str] = (),
+        stop_token_ids: Collection[int] = (),
+        log_probs: bool = False,
+        rule: Rule = "coupled",
         seed: int = 0,
     ) -> Session:
-        """Prefill a request; the session's cycles are the caller's to drive."""
+        """Prefill a request; the session's cycles are the caller's to drive.
+
+        Args:
+            prompt: see `encode`.
+            max_new_tokens: most tokens to generate, >= 1; the context may leave fewer.
+            temperature, top_k, top_p, min_p, repetition_penalty: see `Sampling`.
+            logits_processors: transformers' or your own, see `Sampling.processors`.
+            stop: strings that end the text, which is cut before them.
+            stop_token_ids: ids that end the text, beside the model's own end-of-text ids.
+            log_probs: keep the log-probability of every token.
+            rule: `coupled` (the text is plain decoding's) or `rejection` (the law is the target's).
+            seed: the text is a function of prompt and seed; under `rejection` of drafter and controller as
+                well.
+        """
+        strings = check_stop_strings(stop)
+        sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, tuple(logits_processors))
+        ids = self.encode(prompt)
         return Session(
             self.target,
             self.drafter,
-            self.encode(prompt),
+            ids,
             max_new_tokens=max_new_tokens,
-            end_ids=self.model.end_ids,
-            sampling=Sampling(temperature, top_k, top_p),
+            end_ids=self.model.end_ids | _token_ids(stop_token_ids),
+            sampling=sampling,
             seed=seed,
+            rule=rule,
+            stop=StopStrings(strings, self.tokenizer, ids) if strings else None,
+            log_probs=log_probs,
         )
 
     def generate(
         self,
         prompt: Prompt,
-        max_new_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
+        *,
         controller: Controller | None = None,
+        seed: int | None = None,
+        **options: Unpack[Options],
     ) -> Generation:
-        """Decode to the end. `seed` None draws a fresh one; `controller` overrides the decoder's for this
-        call."""
+        """Decode to the end.
+
+        Args:
+            prompt: see `encode`.
+            controller: overrides the decoder's for this call.
+            seed: None draws a fresh one; `Generation.seed` is the one used.
+            options: those of `open_session`.
+        """
         seed = fresh_seed() if seed is None else seed
-        session = self.open_session(
-            prompt,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-        )
+        session = self.open_session(prompt, seed=seed, **options)
         cycles = list(session.run(controller or self.controller))
-        ids = session.generated
-        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return Generation(text, ids, cycles, session.prefill_seconds, seed)
+        assert session.finish_reason is not None
+        log_probs = [value for record in cycles for value in record.log_probs]
+        return Generation(
+            text=self._text(session),
+            token_ids=session.generated,
+            cycles=cycles,
+            prefill_seconds=session.prefill_seconds,
+            seed=seed,
+            finish_reason=session.finish_reason,
+            log_probs=log_probs if options.get("log_probs") else None,
+        )
 
     def stream(
         self,
         prompt: Prompt,
-        max_new_tokens: int = 128,
-        temperature: float = 0.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
+        *,
         controller: Controller | None = None,
+        seed: int | None = None,
+        **options: Unpack[Options],
     ) -> Iterator[StreamPiece]:
         """Decode cycle by cycle, as `generate`; the pieces' texts joined are the text.
 
         Bad arguments raise here, before the first piece is asked for.
         """
-        session = self.open_session(
-            prompt,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=fresh_seed() if seed is None else seed,
-        )
+        session = self.open_session(prompt, seed=fresh_seed() if seed is None else seed, **options)
         return self._pieces(session, controller or self.controller)
 
+    def _text(self, session: Session) -> str:
+        if session.stop is not None:
+            session.stop.finish()
+            if session.stop.found is not None:
+                return session.stop.text
+        text: str = self.tokenizer.decode(
+            session.generated, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
     def _pieces(self, session: Session, controller: Controller) -> Iterator[StreamPiece]:
-        text = TextStream(self.tokenizer, session.committed)
+        stream = TextStream(self.tokenizer, session.committed)
         for record in session.run(controller):
-            yield StreamPiece(text.push(record.token_ids, last=session.finished), record)
+            if session.stop is None:
+                text = stream.push(record.token_ids, last=session.finished)
+            else:
+                # The session has read the tokens already, one by one: a stop string may end inside a cycle.
+                if session.finished:
+                    session.stop.finish()
+                text = session.stop.take(last=session.finished)
+            yield StreamPiece(text, record)
 
 
 def _encodable(text: str) -> str:
@@ -257,6 +317,13 @@ def _encodable(text: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"the prompt is no valid UTF-8 text at character {error.start}") from None
     return text
+
+
+def _token_ids(ids: Collection[int]) -> frozenset[int]:
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise ValueError(f"a stop token id is {token!r}, must be a whole number (strings go to `stop`)")
+    return frozenset(ids)
 
 
 def default_drafter(target: str) -> str:

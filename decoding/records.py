@@ -39,6 +39,8 @@ class CycleRecord:
         token_ids: the tokens committed, closing token included, cut at end-of-text.
         context_length: committed tokens before the cycle, the prompt included.
         seconds: where the time went.
+        log_probs: of each token committed, natural logarithm, under the target's own distribution
+            (temperature 1, no filter, no processor); empty unless asked for.
     """
 
     draft_depth: int
@@ -47,6 +49,7 @@ class CycleRecord:
     token_ids: tuple[int, ...]
     context_length: int
     seconds: PhaseSeconds
+    log_probs: tuple[float, ...] = ()
 
     @property
     def emitted(self) -> int:

@@ -1,30 +1,53 @@
-"""How the next token follows from target logits: temperature, top-k, top-p, then argmax under the noise.
+"""How the next token follows from target logits: processors, temperature, filters, argmax under the noise.
 
-Legend: R rows, V vocabulary.
+The order is that of transformers' `generate`: repetition penalty, the caller's logits processors,
+temperature, top-k, top-p, min-p. Plain and speculative decoding both come here, so that they follow one law.
+
+Legend: R rows, V vocabulary, S the tokens of a row that can be chosen, L tokens of a context.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from decoding.noise import NoiseStream
 
+# Called as transformers calls its own: (ids (1, L), scores (1, V)) -> scores (1, V).
+LogitsProcessor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Settings of the target distribution. Temperature 0 = greedy; then top-k and top-p change nothing."""
+    """Settings of the target distribution.
+
+    Args:
+        temperature: 0 = greedy; then top_k, top_p and min_p change nothing.
+        top_k: keep the k likeliest tokens, and those that tie with the k-th.
+        top_p: keep the likeliest tokens up to this mass, in (0, 1].
+        min_p: keep tokens at least this share as likely as the likeliest, in [0, 1] (Nguyen et al.,
+            arXiv 2407.01082).
+        repetition_penalty: divides positive and multiplies negative logits of every token that prompt or text
+            holds (Keskar et al., arXiv 1909.05858); 1 = none.
+        processors: logits processors, of transformers or alike, applied in this order, at temperature 0 too.
+            Under `coupled` each sees the calls that plain decoding would make, one a token, in order. Under
+            `rejection` it is asked about drafted contexts as well and must be a function of its arguments.
+    """
 
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    processors: tuple[LogitsProcessor, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, kinds in (("temperature", (int, float)), ("top_k", int), ("top_p", (int, float))):
+        for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
             value = getattr(self, name)
+            kinds = int if name == "top_k" else (int, float)
             absent = value is None and name != "temperature"
             if not absent and (isinstance(value, bool) or not isinstance(value, kinds)):
                 raise ValueError(f"{name} is {value!r}, must be a number")
@@ -34,10 +57,49 @@ class Sampling:
             raise ValueError(f"top_k is {self.top_k}, must be >= 1 (leave it out to switch it off)")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}, must be in (0, 1] (leave it out to switch it off)")
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p is {self.min_p}, must be in [0, 1] (leave it out to switch it off)")
+        penalty = self.repetition_penalty
+        if penalty is not None and not (math.isfinite(penalty) and penalty > 0):
+            raise ValueError(f"repetition_penalty is {penalty}, must be a finite number > 0 (1 = none)")
+        for processor in self.processors:
+            if not callable(processor):
+                raise ValueError(f"a logits processor is {processor!r}, must be callable with (ids, scores)")
+
+    @property
+    def reads_context(self) -> bool:
+        """Whether the law depends on the tokens before, other than through the logits."""
+        return bool(self.processors) or self.repetition_penalty not in (None, 1)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether top-k, top-p or min-p may leave few tokens to choose from."""
+        return not (self.top_k is self.top_p is self.min_p is None)
+
+
+def processed_logits(logits_1V: torch.Tensor, sampling: Sampling, context: Sequence[int]) -> torch.Tensor:
+    """(1, V), float32 or float64: logits after repetition penalty and processors, before temperature.
+
+    Args:
+        logits_1V: of one row; left as they are.
+        context: the L token ids that the row has seen, prompt included.
+    """
+    wide = torch.promote_types(logits_1V.dtype, torch.float32)
+    scores_1V = logits_1V.to(wide, copy=True)  # processors may write into what they are given
+    ids_1L = torch.tensor([list(context)], device=logits_1V.device)
+    for processor in (*_penalty(sampling), *sampling.processors):
+        scores_1V = processor(ids_1L, scores_1V)
+        if not isinstance(scores_1V, torch.Tensor) or scores_1V.shape != logits_1V.shape:
+            shape = tuple(getattr(scores_1V, "shape", ()))
+            raise ValueError(
+                f"logits processor {_name(processor)} returned {type(scores_1V).__name__} {shape}, must be a "
+                f"tensor {tuple(logits_1V.shape)}"
+            )
+    return scores_1V
 
 
 def scaled_logits(logits_RV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """float64 (R, V): logits / temperature, -infinity outside top-k and top-p. Needs temperature > 0.
+    """float64 (R, V): logits / temperature, -infinity outside top-k, top-p and min-p. Needs temperature > 0.
 
     A function of each row alone. Tokens that tie with the k-th best all stay, as in transformers; top-p keeps
     the smallest set of best tokens (ties: lower id first) whose probability reaches p, at least one.
@@ -51,7 +113,27 @@ def scaled_logits(logits_RV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         probs_RV = ordered_RV.softmax(dim=-1)
         outside_RV = probs_RV.cumsum(dim=-1) - probs_RV >= sampling.top_p
         scaled_RV = scaled_RV.masked_fill(outside_RV.scatter(-1, order_RV, outside_RV), -torch.inf)
+    if sampling.min_p:
+        least_R1 = scaled_RV.amax(dim=-1, keepdim=True) + math.log(sampling.min_p)
+        scaled_RV = scaled_RV.masked_fill(scaled_RV < least_R1, -torch.inf)
     return scaled_RV
+
+
+def token_probs(logits_V: torch.Tensor, sampling: Sampling, context: Sequence[int]) -> torch.Tensor | None:
+    """float64 (V): the distribution of the next token; at temperature 0 all mass on the best, lowest id.
+
+    None if the logits are damaged or forbid every token: no distribution follows from them.
+    """
+    logits_1V = logits_V[None]
+    if sampling.reads_context:
+        logits_1V = processed_logits(logits_1V, sampling, context)
+    if sampling.temperature == 0:
+        best, token = logits_1V[0].max(dim=-1)
+        if not math.isfinite(best.item()):
+            return None
+        return torch.zeros_like(logits_1V[0], dtype=torch.float64).index_fill_(0, token, 1.0)
+    probs_V = scaled_logits(logits_1V, sampling).softmax(dim=-1)[0]
+    return probs_V if math.isfinite(probs_V.sum().item()) else None
 
 
 class TokenChooser:
@@ -64,11 +146,21 @@ class TokenChooser:
         self.sampling = sampling
         self.noise = noise
 
-    def choose(self, logits_RV: torch.Tensor, indices: Sequence[int]) -> list[int]:
+    def choose(
+        self,
+        logits_RV: torch.Tensor,
+        indices: Sequence[int],
+        contexts: Sequence[Sequence[int]] | None = None,
+    ) -> list[int]:
         """Token ids (R) for rows that predict the generated tokens number `indices` (R).
 
-        One read-back for all rows. ValueError if a row holds NaN or nothing but -infinity.
+        One read-back for all rows. `contexts` (R) are the tokens that each row has seen; needed where
+        `sampling.reads_context`. ValueError if a row holds NaN or nothing but -infinity.
         """
+        if self.sampling.reads_context:
+            assert contexts is not None, "the law reads the context"
+            rows = zip(logits_RV, contexts, strict=True)
+            logits_RV = torch.cat([processed_logits(row[None], self.sampling, seen) for row, seen in rows])
         if self.sampling.temperature == 0:
             values_R, ids_R = logits_RV.max(dim=-1)
         else:
@@ -77,17 +169,13 @@ class TokenChooser:
         values_and_ids = torch.stack([values_R.to(torch.float64), ids_R.to(torch.float64)]).tolist()
         for value, index in zip(values_and_ids[0], indices, strict=True):
             if not math.isfinite(value):
-                raise ValueError(
-                    f"the target's logits for generated token {index} have no finite maximum ({value}): the "
-                    "weights are damaged, or the dtype overflows; try dtype bfloat16 or float32"
-                )
+                raise no_distribution(index, self.sampling)
         return [int(token) for token in values_and_ids[1]]
 
     def _perturbed(
         self, scaled_RV: torch.Tensor, indices: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        narrowed = self.sampling.top_k is not None or self.sampling.top_p is not None
-        if scaled_RV.device.type == "cpu" and narrowed and not scaled_RV.isnan().any():
+        if scaled_RV.device.type == "cpu" and self.sampling.narrows and not scaled_RV.isnan().any():
             # Noise is the dearest part of a row: draw it for the few tokens that can win.
             best = [
                 self._perturbed_support(row_V, index) for row_V, index in zip(scaled_RV, indices, strict=True)
@@ -104,3 +192,25 @@ class TokenChooser:
             return scaled_V[0], torch.zeros((), dtype=torch.int64)
         value, place = (scaled_V[support_S] + self.noise.gumbel([index], support_S)[0]).max(dim=-1)
         return value, support_S[place]
+
+
+def no_distribution(index: int, sampling: Sampling) -> ValueError:
+    """The error for logits from which no token can be chosen."""
+    cause = "the weights are damaged, or the dtype overflows; try dtype bfloat16 or float32"
+    if sampling.processors:
+        names = ", ".join(_name(processor) for processor in sampling.processors)
+        cause += f"; or the logits processors leave nothing to choose ({names})"
+    return ValueError(f"the target's logits for generated token {index} have no finite maximum: {cause}")
+
+
+def _penalty(sampling: Sampling) -> list[LogitsProcessor]:
+    if sampling.repetition_penalty in (None, 1):
+        return []
+    # Imported when needed: it takes a moment, and most requests have no penalty.
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    return [RepetitionPenaltyLogitsProcessor(float(sampling.repetition_penalty))]
+
+
+def _name(processor: LogitsProcessor) -> str:
+    return getattr(processor, "__name__", type(processor).__name__)

@@ -5,20 +5,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from typing import Any, Literal
 
 import torch
 
+from decoding.chain import ModelChain, SeededDraws, draft_chain
 from decoding.controller import HISTORY, Controller, DraftView, Question, answer
 from decoding.drafters.base import Drafter
 from decoding.noise import NoiseStream
 from decoding.records import CycleRecord
-from decoding.sampling import Sampling, TokenChooser
+from decoding.sampling import Sampling, TokenChooser, no_distribution, token_probs
+from decoding.stopping import StopStrings
 from decoding.target import TargetModel, TargetOutput
 from decoding.timing import PhaseClock, now
 from decoding.tree import Selection
-from decoding.verify import Verdict, accept_coupled
+from decoding.verify import Verdict, accept_coupled, accept_rejection
 
 Cycle = Generator[Question, int, CycleRecord]
+Rule = Literal["coupled", "rejection"]
+RULES: tuple[Rule, ...] = ("coupled", "rejection")
+FinishReason = Literal["end_token", "stop_string", "length"]
 
 
 class Session:
@@ -30,12 +36,17 @@ class Session:
         prompt_ids: at least one token id.
         max_new_tokens: most tokens to emit, >= 1; held to what the context leaves.
         end_ids: ids that end the text (the ending id is emitted).
-        sampling: temperature, top-k, top-p.
+        sampling: temperature, filters, processors.
         seed: keys the noise together with the prompt.
+        rule: of verification. `coupled`: the text is plain decoding's, whatever is drafted. `rejection`: the
+            law is the target's; drafts are chains, and every drafted token is verified.
+        stop: ends the text as well; None = nothing but `end_ids` and the limits does.
+        log_probs: whether records carry the log-probabilities of their tokens.
 
     Attributes:
         committed: token ids of prompt and text; `cache.length == len(committed) - 1` after every cycle.
         prefill_seconds: wall-clock time of the prefill.
+        finish_reason: why the text ended; None while it goes on.
     """
 
     def __init__(
@@ -48,8 +59,12 @@ class Session:
         end_ids: Collection[int],
         sampling: Sampling,
         seed: int,
+        rule: Rule = "coupled",
+        stop: StopStrings | None = None,
+        log_probs: bool = False,
     ) -> None:
         _check_prompt(prompt_ids, target, max_new_tokens)
+        check_rule(rule)
         if type(seed) is not int or not -(2**63) <= seed < 2**64:
             raise ValueError(f"seed is {seed!r}, must be a whole number of 64 bits")
         if tuple(drafter.fused_layers) not in ((), target.fused_layers):
@@ -59,12 +74,16 @@ class Session:
             )
         self.committed = list(prompt_ids)
         self.prompt_length = len(prompt_ids)
-        self.finished = False
+        self.finish_reason: FinishReason | None = None
         self._token_limit = min(self.prompt_length + max_new_tokens, target.context_limit)
         self._target = target
         self._end_ids = frozenset(end_ids)
         noise = NoiseStream(seed, prompt_ids)
+        self._sampling = sampling
         self._chooser = TokenChooser(sampling, noise)
+        self._draws = SeededDraws(seed, prompt_ids) if rule == "rejection" else None
+        self.stop = stop
+        self._wants_log_probs = log_probs
         self._draft = drafter.start(noise, sampling.temperature, self.prompt_length)
         self._clock = PhaseClock(target.device)
         self._last_features: torch.Tensor | None = None
@@ -73,6 +92,10 @@ class Session:
         self.cache = target.new_cache()
         self._prefill()
         self.prefill_seconds = now(target.device) - started
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
 
     @property
     def tokens_left(self) -> int:
@@ -103,9 +126,7 @@ class Session:
         between a question and its answer is charged to the policy.
         """
         if self.finished:
-            raise ValueError(
-                "the request is finished: it emitted an end-of-text id or reached its token limit"
-            )
+            raise ValueError("the request is finished: it met an end token, a stop string or its token limit")
         clock = self._clock
         clock.start()
         context_length = len(self.committed)
@@ -113,14 +134,20 @@ class Session:
         limit = min(self.tokens_left - 1, self._draft.depth_limit())
         view = DraftView(tree, limit, context_length, self.tokens_left, self._history)
         clock.lap("draft")
-        yield from self._draft_levels(view, clock)
-        size = 0
-        if tree.size:
-            size = max(0, min(tree.size, (yield Question("size", view))))
-            clock.lap("policy")
+        if self._draws is None:
+            drawn_from = None
+            yield from self._draft_levels(view, clock)
+            size = 0
+            if tree.size:
+                size = max(0, min(tree.size, (yield Question("size", view))))
+                clock.lap("policy")
+        else:
+            chain = ModelChain(self._draft, self._sampling, self.committed)
+            drawn_from = yield from draft_chain(chain, view, self._draws, clock.lap)
+            size = tree.size  # to leave out a token for what it is would bias the text
         selection = tree.select(size)
         clock.lap("select")
-        verdict = self._verify(selection)
+        verdict, log_probs = self._verify(selection, drawn_from)
         clock.lap("verify")
         self._commit(verdict)
         clock.lap("commit")
@@ -131,6 +158,7 @@ class Session:
             token_ids=tuple(verdict.emitted),
             context_length=context_length,
             seconds=clock.seconds(),
+            log_probs=log_probs,
         )
         self._history.append(record)
         return record
@@ -154,24 +182,67 @@ class Session:
             output = self._target.forward(self.committed[:-1], self.cache, last_logits_only=True)
             self._draft.ingest(self.committed[1:], output.features_RF)
 
-    def _verify(self, selection: Selection) -> Verdict:
+    @torch.inference_mode()
+    def _verify(
+        self, selection: Selection, drawn_from: list[Any] | None
+    ) -> tuple[Verdict, tuple[float, ...]]:
+        """Score the selection and accept from it: `drawn_from` are the draft distributions of a chain."""
         output = self._target.forward(
             selection.tokens, self.cache, parents=selection.parents, depths=selection.depths
         )
         self._last_features = output.features_RF
-        return accept_coupled(selection, self._chosen(output, selection), self._end_ids)
+        if self._draws is None or drawn_from is None:
+            verdict = accept_coupled(selection, self._chosen(output, selection), self._ends)
+        else:
+            drafted = selection.tokens[1:]
+            target_probs = self._target_probs(output, drafted)
+            verdict = accept_rejection(drafted, drawn_from, target_probs, self._draws, self._ends)
+        if not self._wants_log_probs:
+            return verdict, ()
+        logits = output.logits_RV[torch.tensor(verdict.rows, device=output.logits_RV.device)]
+        tokens = torch.tensor(verdict.emitted, device=logits.device)
+        log_probs = logits.to(torch.float64).log_softmax(dim=-1).gather(1, tokens[:, None])
+        return verdict, tuple(log_probs[:, 0].tolist())
 
     def _chosen(self, output: TargetOutput, selection: Selection) -> Callable[[int, int], int]:
         """The target's token after a row, as `accept_coupled` asks for it."""
         first = len(self.committed) - self.prompt_length
-        greedy = self._chooser.sampling.temperature == 0
-        if greedy or output.logits_RV.device.type != "cpu":
+        logits = output.logits_RV
+        if self._sampling.reads_context:
+            # Processors are called as in plain decoding: once a token, in order, never off the path.
+            context = list(self.committed)
+
+            def choose(row: int, depth: int) -> int:
+                (token,) = self._chooser.choose(logits[row : row + 1], [first + depth], [context])
+                context.append(token)
+                return token
+
+            return choose
+        if self._sampling.temperature == 0 or logits.device.type != "cpu":
             # One read-back for the whole tree; row by row would wait for the device at every accepted token.
-            tokens = self._chooser.choose(output.logits_RV, [first + int(d) for d in selection.depths])
+            tokens = self._chooser.choose(logits, [first + int(d) for d in selection.depths])
             return lambda row, depth: tokens[row]
         # On a CPU the noise of a row costs more than a read-back: draw it for the accepted rows alone.
-        logits = output.logits_RV
         return lambda row, depth: self._chooser.choose(logits[row : row + 1], [first + depth])[0]
+
+    def _target_probs(self, output: TargetOutput, drafted: list[int]) -> Callable[[int], torch.Tensor]:
+        """The target's distribution after a row of the chain, as `accept_rejection` asks for it."""
+
+        def target_probs(row: int) -> torch.Tensor:
+            context = [*self.committed, *drafted[:row]]
+            probs_V = token_probs(output.logits_RV[row], self._sampling, context)
+            if probs_V is None:
+                raise no_distribution(len(context) - self.prompt_length, self._sampling)
+            return probs_V
+
+        return target_probs
+
+    def _ends(self, token: int) -> bool:
+        if token in self._end_ids:
+            self.finish_reason = "end_token"
+        elif self.stop is not None and self.stop.push(token):
+            self.finish_reason = "stop_string"
+        return self.finished
 
     @torch.inference_mode()
     def _commit(self, verdict: Verdict) -> None:
@@ -183,7 +254,14 @@ class Session:
         self._last_features = None
         self._draft.ingest(verdict.emitted, features)
         self.committed.extend(verdict.emitted)
-        self.finished = verdict.finished or self.tokens_left <= 0
+        if self.tokens_left <= 0 and not verdict.finished:
+            self.finish_reason = "length"
+
+
+def check_rule(rule: str) -> None:
+    """ValueError if it is no rule of verification."""
+    if rule not in RULES:
+        raise ValueError(f"rule is {rule!r}, must be one of {', '.join(RULES)}")
 
 
 def _check_prompt(prompt_ids: Sequence[int], target: TargetModel, max_new_tokens: int) -> None:

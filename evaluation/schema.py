@@ -50,6 +50,8 @@ class SamplingUsed(_Part):
     temperature: Rate
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     max_new_tokens: int = Field(ge=1)
 
 

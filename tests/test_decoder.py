@@ -9,6 +9,7 @@ import pytest
 
 from decoding import FixedController, PlainController, SpeculativeDecoder
 from decoding.__main__ import main
+from decoding.decoder import Options
 from decoding.text_stream import TextStream
 
 
@@ -29,11 +30,12 @@ def test_text_messages_and_ids_are_prompts(decoder: SpeculativeDecoder) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_stream_and_generate_agree_whoever_controls(decoder: SpeculativeDecoder, temperature: float) -> None:
-    plain = decoder.generate("héllo", 30, temperature, seed=4, controller=PlainController())
+    options: Options = {"max_new_tokens": 30, "temperature": temperature}
+    plain = decoder.generate("héllo", seed=4, controller=PlainController(), **options)
     for controller in (FixedController(1, 3), FixedController(4, 12), FixedController(0, 1)):
-        generation = decoder.generate("héllo", 30, temperature, seed=4, controller=controller)
+        generation = decoder.generate("héllo", seed=4, controller=controller, **options)
         assert generation.token_ids == plain.token_ids
-        pieces = list(decoder.stream("héllo", 30, temperature, seed=4, controller=controller))
+        pieces = list(decoder.stream("héllo", seed=4, controller=controller, **options))
         assert "".join(piece.text for piece in pieces) == generation.text
         assert sum(piece.cycle.emitted for piece in pieces) == len(generation.token_ids)
     assert plain.acceptance_length == 1
@@ -41,9 +43,10 @@ def test_stream_and_generate_agree_whoever_controls(decoder: SpeculativeDecoder,
 
 
 def test_the_recorded_seed_repeats_a_sampled_text(decoder: SpeculativeDecoder) -> None:
-    first = decoder.generate("a", 12, 1.0)
-    assert decoder.generate("a", 12, 1.0, seed=first.seed).token_ids == first.token_ids
-    assert decoder.generate("a", 12, 1.0, seed=first.seed + 1).token_ids != first.token_ids
+    options: Options = {"max_new_tokens": 12, "temperature": 1.0}
+    first = decoder.generate("a", **options)
+    assert decoder.generate("a", seed=first.seed, **options).token_ids == first.token_ids
+    assert decoder.generate("a", seed=first.seed + 1, **options).token_ids != first.token_ids
 
 
 def test_bad_arguments_raise_before_the_first_piece(decoder: SpeculativeDecoder) -> None:
@@ -95,7 +98,7 @@ def test_the_command_line_streams_and_summarises(
     flags = ["--target", str(folder), "--drafter", str(head), "--dtype", "float64", "--max-new-tokens", "9"]
     assert main(["hi", *flags, "--compare"]) == 0
     text, _, last = capsys.readouterr().out.rstrip("\n").rpartition("\n\n")
-    assert text == decoder.generate(decoder.as_user("hi"), 9).text.rstrip("\n")
+    assert text == decoder.generate(decoder.as_user("hi"), max_new_tokens=9).text.rstrip("\n")
     assert "tokens/s, tau" in last
     assert "x plain decoding" in last
     assert "same text" in last

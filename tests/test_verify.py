@@ -28,7 +28,7 @@ def verdict(selection: Selection, answers: dict[int, int], end_ids: tuple[int, .
         assert depth == selection.depths[row]
         return answers[row]
 
-    return accept_coupled(selection, choose, end_ids)
+    return accept_coupled(selection, choose, end_ids.__contains__)
 
 
 #                 0 ── 1:a=1 ── 4:c=3 ── 6:d=4
@@ -164,7 +164,7 @@ def blocks(draft: Draft, size: Callable[[DraftTree, Noise], int]) -> Iterator[tu
             def choose(row: int, depth: int, selection: Selection = selection, values: Noise = values) -> int:
                 return target_token(selection.tokens[row], values[depth])
 
-            text.extend(accept_coupled(selection, choose, ()).emitted)
+            text.extend(accept_coupled(selection, choose, lambda token: False).emitted)
         yield noise, tuple(text[1 : LENGTH + 1])
 
 
