@@ -3,7 +3,8 @@
 Every name that transformers changed between the releases of the pinned range is chosen here and in
 `kv_cache.py`, nowhere else.
 
-Legend: R rows of a forward, L cached positions, V vocabulary, H hidden size, F number of fused layers.
+Legend: R rows of a forward, L cached positions, K last key positions, which a mask speaks of, V vocabulary,
+H hidden size, F number of fused layers.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class TargetModel:
             kinds = {"sliding_attention"}  # Mistral and its like: one window for all layers
         if kinds:
             raise ValueError(
-                f"target uses {', '.join(sorted(kinds))} layers; draftpace needs full attention in every "
+                f"model uses {', '.join(sorted(kinds))} layers; draftpace needs full attention in every "
                 "layer, since it keeps one accepted path of a tree in the cache"
             )
         self.device: torch.device = next(model.parameters()).device
@@ -107,6 +108,7 @@ class TargetModel:
         parents: np.ndarray | None = None,
         depths: np.ndarray | None = None,
         last_logits_only: bool = False,
+        mask_RK: np.ndarray | None = None,
     ) -> TargetOutput:
         """Run R rows on top of the cache, which grows by R positions.
 
@@ -115,9 +117,14 @@ class TargetModel:
                 which parents come first; without, R consecutive tokens.
             cache: holds L positions, extended in place.
             parents: int (R,), the row of each row's parent, -1 for the root.
-            depths: int (R,), 0 for the root.
+            depths: int (R,), 0 for the root; with `mask_RK`, each row's position counted from that of the
+                first of the K keys.
             last_logits_only: compute logits of the last row alone (prefill).
+            mask_RK: instead of `parents`, for rows on top of rows that are no committed text: bool, which of
+                the last K key positions (cached rows, then these R) each row may attend to. All before them
+                are open.
         """
+        assert mask_RK is None or (parents is None and depths is not None), "a mask goes with depths alone"
         base = cache.length
         rows = len(token_ids)
         inputs: dict[str, Any] = {
@@ -127,9 +134,13 @@ class TargetModel:
             "logits_to_keep": 1 if last_logits_only else 0,
         }
         if parents is not None and depths is not None and rows > 1:
-            mask_RR = tree_attention_mask(parents)
-            inputs["attention_mask"] = additive_mask(mask_RR, base, self.dtype, self.device)
-            positions_R = torch.from_numpy(depths.astype(np.int64) + base).to(self.device)
+            mask_RK = tree_attention_mask(parents)
+        if mask_RK is not None and depths is not None:
+            before = base + rows - mask_RK.shape[1]
+            # A chain's row sees everything: attention without a mask is the faster one.
+            if rows > 1 or not mask_RK.all():
+                inputs["attention_mask"] = additive_mask(mask_RK, before, self.dtype, self.device)
+            positions_R = torch.from_numpy(depths.astype(np.int64) + before).to(self.device)
         else:
             positions_R = torch.arange(base, base + rows, device=self.device)
         inputs["position_ids"] = positions_R[None]
@@ -165,13 +176,13 @@ def tree_attention_mask(parents_R: np.ndarray) -> np.ndarray:
     return mask_RR
 
 
-def additive_mask(mask_RR: np.ndarray, cached: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Float (1, 1, R, cached + R): 0 where a row may attend, the dtype's lowest value elsewhere.
+def additive_mask(mask_RK: np.ndarray, before: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Float (1, 1, R, before + K): 0 where a row may attend, the dtype's lowest value elsewhere.
 
     Additive rather than boolean since eager attention adds it and SDPA takes either.
     """
-    rows = len(mask_RR)
-    full = torch.zeros((rows, cached + rows), dtype=dtype, device=device)
-    blocked = torch.from_numpy(~mask_RR).to(device)
-    full[:, cached:].masked_fill_(blocked, torch.finfo(dtype).min)
+    rows, keys = mask_RK.shape
+    full = torch.zeros((rows, before + keys), dtype=dtype, device=device)
+    blocked = torch.from_numpy(~mask_RK).to(device)
+    full[:, before:].masked_fill_(blocked, torch.finfo(dtype).min)
     return full[None, None]

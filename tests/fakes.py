@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from decoding.controller import DraftView, PlainController
+from decoding.drafters.base import DraftState
+from decoding.drafters.causal_lm import CausalLMDrafter
 from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.eagle_head import EagleConfig, EagleHead
 from decoding.drafters.ngram import NgramDrafter
@@ -71,6 +73,52 @@ def tiny_eagle(target: TargetModel, beam_width: int = 3, **head: Any) -> EagleDr
     )
     target.capture(drafter.fused_layers)
     return drafter
+
+
+def tiny_causal_lm(
+    target: TargetModel,
+    seed: int = 5,
+    beam_width: int = 3,
+    vocabulary: int = VOCABULARY,
+    context: int = 256,
+) -> CausalLMDrafter:
+    """A drafter that is a smaller random Llama with a vocabulary of its own size; the target captures
+    nothing for it."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=context,
+        tie_word_embeddings=False,
+        initializer_range=0.3,
+    )
+    model = LlamaForCausalLM(config).eval().requires_grad_(False).to(target.dtype)
+    target.capture(())
+    return CausalLMDrafter(TargetModel(model), target, beam_width, "tiny")
+
+
+def draw_chain(
+    state: DraftState, levels: int, ranks: Sequence[int] = (0,)
+) -> tuple[DraftTree, list[torch.Tensor]]:
+    """A new chain of at most `levels` tokens, by turns the `ranks`-th likeliest (0 = the likeliest; the last
+    one, where fewer can be drawn), and the logits that they were drawn from."""
+    tree = state.begin()
+    asked: list[torch.Tensor] = []
+    for level in range(levels):
+        logits = state.next_logits()
+        if logits is None:
+            break
+        asked.append(logits.clone())
+        possible = int((logits > -torch.inf).sum())
+        token = int(logits.argsort(descending=True)[min(ranks[level % len(ranks)], possible - 1)])
+        state.append(token, -0.5 * (level + 1))
+    return tree, asked
 
 
 def plain_text(
@@ -160,6 +208,19 @@ class OracleState:
         self._tree = DraftTree(self._last)
         self._growing = [0]
         return self._tree
+
+    def next_logits(self) -> torch.Tensor | None:
+        place = self._generated + self._tree.depth
+        if place >= len(self._drafter.text):
+            return None
+        logits = torch.full((VOCABULARY,), -torch.inf)
+        shift = 1 if place in self._drafter.wrong else 0
+        logits[(self._drafter.text[place] + shift) % VOCABULARY] = 0.0
+        return logits
+
+    def append(self, token_id: int, score: float) -> None:
+        self._tree.add_level([token_id], [self._tree.size], [score])
+        self.levels_drafted += 1
 
     def extend(self) -> bool:
         place = self._generated + self._tree.depth

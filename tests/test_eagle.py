@@ -20,7 +20,7 @@ from decoding.noise import NoiseStream
 from decoding.sampling import Sampling
 from decoding.session import Session
 from decoding.tree import DraftTree
-from tests.fakes import ScriptController, tiny_eagle, tiny_head, tiny_target
+from tests.fakes import ScriptController, draw_chain, tiny_eagle, tiny_head, tiny_target
 from tests.reference_head import ReferenceHead
 
 BEAM = 3
@@ -41,14 +41,23 @@ FEATURES = features_of(TEXT)
 
 
 def state_after(
-    length: int, cuts: list[int], temperature: float = 1.0, drafts: int = 0, drafter: EagleDrafter = DRAFTER
+    length: int,
+    cuts: list[int],
+    temperature: float = 1.0,
+    drafts: int = 0,
+    drafter: EagleDrafter = DRAFTER,
+    chain: bool = False,
 ) -> EagleState:
-    """A state that took the first `length` tokens of TEXT in pieces, drafting `drafts` levels in between."""
+    """A state that took the first `length` tokens of TEXT in pieces, drafting `drafts` levels in between, or
+    drawing a chain."""
     state = drafter.start(NOISE, temperature, PROMPT_LENGTH)
     state.ingest(TEXT[:1], None)
     places = sorted({1, *(cut for cut in cuts if 1 < cut < length), length})
     for start, end in pairwise(places):
         state.ingest(TEXT[start:end], FEATURES[start - 1 : end - 1])
+        if chain:
+            draw_chain(state, drafts, (4, 0))
+            continue
         if drafts:
             state.begin()
         for _ in range(drafts):
@@ -112,14 +121,47 @@ def test_tree_is_the_references(temperature: float, length: int, cuts: list[int]
     cuts=st.lists(st.integers(2, len(TEXT)), max_size=5),
     temperature=st.sampled_from([0.0, 1.0]),
     drafts=st.integers(0, 3),
+    chain=st.booleans(),
     pending=st.sampled_from([1, 3, 256]),
 )
-def test_draft_is_pure(length: int, cuts: list[int], temperature: float, drafts: int, pending: int) -> None:
-    """Any cycle boundaries, any drafts before, any length of the queue: the same draft."""
+def test_draft_is_pure(
+    length: int, cuts: list[int], temperature: float, drafts: int, chain: bool, pending: int
+) -> None:
+    """Any cycle boundaries, any drafts before, any length of the queue: the same tree, the same chain."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(eagle, "_MOST_PENDING", pending)
-        with_history = draft(state_after(length, cuts, temperature, drafts), 3)
-    assert_same(with_history, draft(state_after(length, [], temperature), 3))
+        with_history = state_after(length, cuts, temperature, drafts, chain=chain)
+        fresh = state_after(length, [], temperature)
+        assert_same(draft(with_history, 3), draft(fresh, 3))
+        for ours, theirs in zip(draw_chain(with_history, 3)[1], draw_chain(fresh, 3)[1], strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(("length", "cuts"), [(2, []), (7, [3]), (12, [2, 3, 8])])
+def test_chain_is_the_references(length: int, cuts: list[int]) -> None:
+    """Logits of a path recomputed from scratch, at their places in the target's vocabulary."""
+    tree, asked = draw_chain(state_after(length, cuts), 5, ranks=(0, 7, 29))
+    reference = ReferenceHead(DRAFTER.head, DRAFTER.embeddings)
+    assert tree.parents == list(range(-1, 5))
+    assert tree.scores == [0, -0.5, -1, -1.5, -2, -2.5]
+    for depth, logits in enumerate(asked):
+        path = tree.tokens[1 : 1 + depth]
+        state = reference.states(TEXT[1:length], FEATURES[: length - 1].numpy(), path)[-1]
+        expected = np.full(40, -np.inf)
+        expected[DRAFTER.target_ids_V] = reference.logits(state)
+        np.testing.assert_allclose(logits.numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_asking_for_logits_again_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = state_after(6, [])
+    calls: list[int] = []
+    layer = state._layer
+    monkeypatch.setattr(state, "_layer", lambda *args: calls.append(1) or layer(*args))
+    state.begin()
+    for asked in range(3):
+        assert state.next_logits() is state.next_logits() is not None
+        assert len(calls) == asked + 1
+        state.append(30, -1.0)
 
 
 def drafts_by_length(controller: Controller, sampling: Sampling) -> tuple[dict[int, DraftTree], int]:
@@ -166,6 +208,7 @@ def test_nothing_is_drafted_without_a_feature() -> None:
     assert state.depth_limit() == 0
     state.begin()
     assert not state.extend()
+    assert state.next_logits() is None
 
 
 def test_misuse_is_refused() -> None:

@@ -10,17 +10,23 @@ from hypothesis import strategies as st
 
 from decoding.drafters.ngram import NgramDrafter, NgramState
 from decoding.noise import NoiseStream
+from tests.fakes import draw_chain
 
 TEXTS = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 CUTS = st.lists(st.integers(0, 40), max_size=6)
 
 
-def state_after(text: list[int], cuts: list[int], drafter: NgramDrafter, drafts: int = 0) -> NgramState:
-    """A state that took `text` in pieces, with `drafts` levels drafted in between."""
+def state_after(
+    text: list[int], cuts: list[int], drafter: NgramDrafter, drafts: int = 0, chain: bool = False
+) -> NgramState:
+    """A state that took `text` in pieces, with `drafts` levels drafted in between, or drawn as a chain."""
     state = drafter.start(NoiseStream(0, text[:1]), 0.0, 1)
     places = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
     for start, end in pairwise(places):
         state.ingest(text[start:end], None)
+        if chain:
+            draw_chain(state, drafts)
+            continue
         state.begin()
         for _ in range(drafts):
             state.extend()
@@ -61,11 +67,41 @@ def test_draft_is_what_a_search_would_find(
     assert drafted(state, levels) == reference(text, shortest, shortest + more, levels)
 
 
-@given(text=TEXTS, cuts=CUTS, drafts=st.integers(0, 5))
-def test_draft_is_pure(text: list[int], cuts: list[int], drafts: int) -> None:
+@given(text=TEXTS, cuts=CUTS, drafts=st.integers(0, 5), chain=st.booleans())
+def test_draft_is_pure(text: list[int], cuts: list[int], drafts: int, chain: bool) -> None:
     """Any cycle boundaries and any drafts before: the same draft."""
-    drafter = NgramDrafter(1, 3)
-    assert drafted(state_after(text, cuts, drafter, drafts), 6) == drafted(state_after(text, [], drafter), 6)
+    drafter = NgramDrafter(1, 3, vocabulary_size=3)
+    history = state_after(text, cuts, drafter, drafts, chain)
+    assert drafted(history, 6) == drafted(state_after(text, [], drafter), 6)
+
+
+@given(text=TEXTS, cuts=CUTS, levels=st.integers(0, 8))
+def test_a_chain_is_what_a_search_would_find(text: list[int], cuts: list[int], levels: int) -> None:
+    """Each distribution has one token, that of the draft by levels."""
+    state = state_after(text, cuts, NgramDrafter(1, 3, vocabulary_size=5))
+    tree, asked = draw_chain(state, levels)
+    assert tree.tokens[1:] == reference(text, 1, 3, levels)
+    assert tree.scores[1:] == [-0.5 * (level + 1) for level in range(tree.depth)]
+    for token, logits in zip(tree.tokens[1:], asked, strict=True):
+        assert logits.tolist() == [0.0 if number == token else float("-inf") for number in range(5)]
+
+
+def test_asking_again_gives_the_same_tensor_and_without_a_match_none() -> None:
+    state = state_after([1, 2, 1], [], NgramDrafter(1, 1, vocabulary_size=5))
+    state.begin()
+    assert state.next_logits() is state.next_logits() is not None
+    state = state_after([1, 2, 3], [], NgramDrafter(1, 1, vocabulary_size=5))
+    state.begin()
+    assert state.next_logits() is None
+
+
+def test_a_distribution_needs_the_vocabulary_size() -> None:
+    state = state_after([1, 2, 1], [], NgramDrafter(1, 1))
+    state.begin()
+    with pytest.raises(ValueError, match="built without a vocabulary size") as caught:
+        state.next_logits()
+    assert "\n" not in str(caught.value)
+    assert state.extend(), "drafting by levels needs none"
 
 
 def test_a_period_is_continued_past_the_end() -> None:

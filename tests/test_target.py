@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -60,6 +61,35 @@ def test_each_row_of_a_tree_is_the_end_of_its_own_text(
         torch.testing.assert_close(output.logits_RV[row], alone.logits[0, -1])
         low, middle = alone.hidden_states[1][0, -1], alone.hidden_states[2][0, -1]
         torch.testing.assert_close(output.features_RF[row, :64], torch.cat([low, middle]))
+
+
+@settings(max_examples=25)
+@given(
+    cached=st.integers(0, 4),
+    first=st.lists(st.integers(0, 39), min_size=1, max_size=3),
+    second=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 39)), min_size=1, max_size=3),
+    third=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 39)), min_size=1, max_size=3),
+)
+def test_each_row_under_a_mask_is_the_end_of_its_own_text(
+    cached: int, first: list[int], second: list[tuple[int, int]], third: list[tuple[int, int]]
+) -> None:
+    """Three levels, each on top of the rows of the one before in the cache: logits are those of the path."""
+    cache = TARGET.new_cache()
+    if cached:
+        TARGET.forward(PROMPT[:cached], cache)
+    paths: list[list[int]] = [[]]
+    seen = np.zeros((1, 0), dtype=bool)
+    for depth, level in enumerate(([(0, token) for token in first], second, third)):
+        parents = [number % len(paths) for number, _ in level]
+        paths = [[*paths[parent], token] for parent, (_, token) in zip(parents, level, strict=True)]
+        seen = np.concatenate([seen[parents], np.eye(len(level), dtype=bool)], axis=1)
+        tokens, depths = [token for _, token in level], np.full(len(level), depth)
+        output = TARGET.forward(tokens, cache, depths=depths, mask_RK=seen)
+        assert cache.length == cached + seen.shape[1]
+        for row, path in enumerate(paths):
+            with torch.inference_mode():
+                alone = TARGET.model(input_ids=torch.tensor([PROMPT[:cached] + path]), use_cache=False)
+            torch.testing.assert_close(output.logits_RV[row], alone.logits[0, -1])
 
 
 def test_last_features_are_those_before_the_final_norm() -> None:
@@ -121,7 +151,7 @@ def test_sliding_windows_are_refused() -> None:
     by_layer = Qwen2Config(**SMALL, use_sliding_window=True, sliding_window=4, max_window_layers=1)
     for model in (Qwen2ForCausalLM(by_layer), MistralForCausalLM(MistralConfig(**SMALL, sliding_window=4))):
         with pytest.raises(
-            ValueError, match="target uses sliding_attention layers; draftpace needs full"
+            ValueError, match="model uses sliding_attention layers; draftpace needs full"
         ) as caught:
             TargetModel(model)
         assert "\n" not in str(caught.value)

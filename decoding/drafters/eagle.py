@@ -1,17 +1,17 @@
-"""Draft a tree with an EAGLE-3 head: beam search over calibrated survival, level by level.
+"""Draft a tree or a chain with an EAGLE-3 head.
 
-Legend: R rows, H hidden size, F = 3H, V draft vocabulary, W beam width, K key positions.
+Legend: R rows, H hidden size, F = 3H, V draft vocabulary, T the target's vocabulary, K key positions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import nn
 
 from decoding.artifacts import fingerprint_weights
+from decoding.drafters.beam import Beam, log_survival
 from decoding.drafters.eagle_head import EagleHead, attend
 from decoding.kv_cache import KVBuffer
 from decoding.linear import speed_up_few_rows
@@ -86,13 +86,10 @@ class EagleState:
         self._prompt_length = prompt_length
         self._root_token = -1
         self._root_state_1H: torch.Tensor | None = None
-        self._tree: DraftTree | None = None
-        # The level that the next one grows from: its nodes, their rows in the level before, their states
-        # there, and which drafted cache rows each row of that level saw.
-        self._frontier: list[int] = []
-        self._frontier_parents: list[int] = []
+        self._beam: Beam | None = None
+        # The states that the last level, or the chain's last token, was drafted from.
         self._states_RH = torch.empty(0)
-        self._seen_RK = torch.empty(0, dtype=torch.bool)
+        self._next_logits_T: torch.Tensor | None = None
 
     def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
         if not token_ids:
@@ -114,22 +111,47 @@ class EagleState:
 
     def begin(self) -> DraftTree:
         self._cache.length = self._pairs
-        self._tree = DraftTree(self._root_token)
-        return self._tree
+        self._beam = Beam(self._root_token, self._drafter.beam_width)
+        self._next_logits_T = None
+        return self._beam.tree
 
     @torch.inference_mode()
     def extend(self) -> bool:
-        assert self._tree is not None, "extend before begin"
-        if self._tree.depth == 0:
-            self._digest()
-            if self._root_state_1H is None:
-                return False
-            states_RH = self._root_state_1H
-            parents = [0]
-        else:
-            states_RH = self._advance()
-            parents = self._frontier
-        self._grow(states_RH, parents)
+        assert self._beam is not None, "extend before begin"
+        if not self._step():
+            return False
+        index = self._committed - self._prompt_length + self._beam.tree.depth
+        ids_V = self._drafter.target_ids_V
+        logits_RV = self._head.logits(self._states_RH)
+        self._beam.grow(log_survival(logits_RV, self._temperature, self._noise, index, ids_V), ids_V)
+        return True
+
+    @torch.inference_mode()
+    def next_logits(self) -> torch.Tensor | None:
+        assert self._beam is not None, "next_logits before begin"
+        if self._next_logits_T is None and self._step():
+            logits_V = self._head.logits(self._states_RH)[0]
+            logits_T = logits_V.new_full((self._head.config.vocab_size,), -torch.inf)
+            logits_T[self._drafter.target_ids_V] = logits_V
+            self._next_logits_T = logits_T
+        return self._next_logits_T
+
+    def append(self, token_id: int, score: float) -> None:
+        assert self._beam is not None, "append before begin"
+        assert self._next_logits_T is not None, "append before next_logits"
+        self._beam.append(token_id, score)
+        self._next_logits_T = None
+
+    def _step(self) -> bool:
+        """Compute the states that the next level or token is drafted from; False if there is nothing."""
+        assert self._beam is not None
+        if self._beam.tree.depth:
+            self._states_RH = self._advance(self._beam)
+            return True
+        self._digest()
+        if self._root_state_1H is None:
+            return False
+        self._states_RH = self._root_state_1H
         return True
 
     @torch.inference_mode()
@@ -165,56 +187,12 @@ class EagleState:
         keys, values = self._cache.append(keys, values)
         return layer.finish(states_RH[None], attend(queries, keys, values, mask_RK))[0]
 
-    def _advance(self) -> torch.Tensor:
+    def _advance(self, beam: Beam) -> torch.Tensor:
         """States of the frontier's nodes, each seeing the committed pairs and its own ancestors."""
-        assert self._tree is not None
-        rows, device = len(self._frontier), self._drafter.device
-        own = torch.eye(rows, dtype=torch.bool)
-        if self._tree.depth > 1:
-            seen = torch.cat([self._seen_RK[self._frontier_parents], own], dim=1)
-        else:
-            seen = own
+        seen_RK = torch.from_numpy(beam.advance())
+        rows, device = len(seen_RK), self._drafter.device
         committed = torch.ones((rows, self._pairs), dtype=torch.bool)
-        mask = torch.cat([committed, seen], dim=1).to(device)
-        position = self._pairs + self._tree.depth - 1
-        positions = torch.full((rows,), position, device=device)
-        tokens = [self._tree.tokens[node] for node in self._frontier]
-        states_RH = self._states_RH[torch.tensor(self._frontier_parents, device=device)]
-        self._seen_RK = seen
-        return self._layer(tokens, states_RH, positions, mask)
-
-    def _grow(self, states_RH: torch.Tensor, parents: list[int]) -> None:
-        """Add each parent's best children, and make the best of the whole level the next frontier."""
-        assert self._tree is not None
-        width = self._drafter.beam_width
-        survival_RV = self._log_survival(states_RH, self._tree.depth)
-        values_RW, draft_ids_RW = survival_RV.topk(width, dim=-1)
-        target_ids_RW = self._drafter.target_ids_V[draft_ids_RW]
-        both = torch.stack([values_RW.to(torch.float64), target_ids_RW.to(torch.float64)]).cpu().numpy()
-        values, ids = both[0], both[1].astype(np.int64)
-        # topk promises no order at ties; a draft must not depend on one.
-        order = np.lexsort((ids, -values), axis=-1)
-        values, ids = np.take_along_axis(values, order, -1), np.take_along_axis(ids, order, -1)
-        path = values + np.array([self._tree.scores[parent] for parent in parents])[:, None]
-        level = self._tree.add_level(
-            ids.ravel().tolist(), np.repeat(parents, width).tolist(), path.ravel().tolist()
-        )
-        scores = np.asarray(self._tree.scores[level.start :])
-        best = np.sort(np.argsort(-scores, kind="stable")[:width])
-        self._frontier = (best + level.start).tolist()
-        self._frontier_parents = (best // width).tolist()
-        self._states_RH = states_RH
-
-    def _log_survival(self, states_RH: torch.Tensor, depth: int) -> torch.Tensor:
-        """log c(v) = log softmax(z / kappa) + log a over the draft vocabulary, (R, V); uncalibrated, kappa =
-        a = 1.
-
-        z is the draft's logit at temperature 0, else logit / temperature + the noise that the target will
-        meet at this position: a candidate that the noise favours is likelier to be the target's token.
-        """
-        logits_RV = self._head.logits(states_RH)
-        if self._temperature == 0:
-            return torch.log_softmax(logits_RV.float(), dim=-1)
-        index = self._committed - self._prompt_length + depth
-        noise_1V = self._noise.gumbel([index], self._drafter.target_ids_V)
-        return torch.log_softmax(logits_RV.to(torch.float64) / self._temperature + noise_1V, dim=-1)
+        mask_RK = torch.cat([committed, seen_RK], dim=1).to(device)
+        positions_R = torch.full((rows,), self._pairs + beam.tree.depth - 1, device=device)
+        states_RH = self._states_RH[torch.tensor(beam.parent_rows, device=device)]
+        return self._layer(beam.tokens, states_RH, positions_R, mask_RK)
