@@ -23,6 +23,7 @@ from decoding.verify import Draws
 
 # An id that no vocabulary has, put before the prompt: it keys a stream apart from the request's noise.
 _NO_TOKEN = -1
+_BLOCK = 256
 
 
 class Chain(Protocol):
@@ -116,12 +117,17 @@ class SeededDraws:
 
     def __init__(self, seed: int, prompt_ids: Sequence[int]) -> None:
         self._stream = NoiseStream(seed, [_NO_TOKEN, *prompt_ids])
-        self._drawn = 0
-        self._id = torch.zeros(1, dtype=torch.int64)
+        self._ids_N = torch.arange(_BLOCK)
+        self._blocks = 0
+        self._unused: list[float] = []
 
     def _uniform(self) -> float:
-        self._drawn += 1
-        return self._stream.uniforms([self._drawn - 1], self._id).item()
+        if not self._unused:
+            # In blocks: one number costs nearly as much as many. Last first, since a list pops from its end.
+            block_N = self._stream.uniforms([self._blocks], self._ids_N)[0]
+            self._unused = block_N.flip(0).tolist()
+            self._blocks += 1
+        return self._unused.pop()
 
     def token(self, probs_V: torch.Tensor) -> int:
         """Inverse CDF, over tokens of positive probability alone."""
