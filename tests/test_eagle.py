@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,11 +157,16 @@ def test_asking_for_logits_again_costs_nothing(monkeypatch: pytest.MonkeyPatch) 
     state = state_after(6, [])
     calls: list[int] = []
     layer = state._layer
-    monkeypatch.setattr(state, "_layer", lambda *args: calls.append(1) or layer(*args))
+
+    def counted(tokens: list[int], *args: Any) -> torch.Tensor:
+        calls.append(len(tokens))
+        return layer(tokens, *args)
+
+    monkeypatch.setattr(state, "_layer", counted)
     state.begin()
     for asked in range(3):
         assert state.next_logits() is state.next_logits() is not None
-        assert len(calls) == asked + 1
+        assert calls == [5, 1, 1][: asked + 1]
         state.append(30, -1.0)
 
 
