@@ -1,0 +1,190 @@
+"""What the counter-based noise costs, part by part and a cycle, against a stateful generator's.
+
+Everything is measured in one run, interleaved, on synchronised clocks. The stateful generator is `torch.rand`
+and the same two logarithms, in the same number of calls over the same sizes. Times are medians over rounds,
+ratios are of medians; in brackets 95 % bootstrap percentiles over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import bootstrap
+
+from benchmarks.cycle import Samples, interleaved, ratio_with_interval
+from decoding.artifacts import write_json
+from decoding.machine import resolve_device, use_threads
+from decoding.noise import NoiseStream
+from decoding.timing import now
+
+TOP_K = 50
+# Draft depth -> rows of the target that are evaluated: the accepted tokens and the closing one, rounded up
+# from the tau of 1.7 to 2.5 that the log reports at depth 4.
+ROWS_BY_DEPTH = {2: 2, 4: 3, 6: 3}
+CALLS = 5  # in one sample, so that reading the clock weighs little
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What one setting asks of the noise, in calls of one position each."""
+
+    name: str
+    over_vocabulary: int = 0
+    over_draft_vocabulary: int = 0
+    over_top_k: int = 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)  # one line, without the usage
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; 2 and one line for a user's mistake."""
+    parser = _Parser(prog="python -m benchmarks.noise", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--vocabulary", type=int, default=49152, help="the target's tokens")
+    parser.add_argument("--draft-vocabulary", type=int, default=6144, help="the drafter's tokens")
+    parser.add_argument("--rounds", type=int, default=30, help="how often each thing is measured")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--json", help="also write every sample to this file")
+    try:
+        options = parser.parse_args(arguments)
+        if options.rounds < 3:
+            raise ValueError(f"--rounds is {options.rounds}, must be >= 3")
+        if options.vocabulary < 1:
+            raise ValueError(f"--vocabulary is {options.vocabulary}, must be >= 1")
+        if not 1 <= options.draft_vocabulary <= options.vocabulary:
+            raise ValueError(
+                f"--draft-vocabulary is {options.draft_vocabulary}, must be in 1..{options.vocabulary}"
+            )
+        device, threads = resolve_device(options.device), use_threads(options.threads)
+        samples = run(options.vocabulary, options.draft_vocabulary, options.rounds, device, threads)
+        if options.json:
+            write_json(Path(options.json), {"settings": vars(options) | {"threads": threads}, **samples})
+    except (ValueError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run(
+    vocabulary: int, draft_vocabulary: int, rounds: int, device: torch.device, threads: int
+) -> dict[str, Samples]:
+    """Measure and print two tables; returns the samples of both generators, in microseconds."""
+    ids = {
+        "over_vocabulary": torch.arange(vocabulary, device=device),
+        "over_draft_vocabulary": _some_ids(vocabulary, draft_vocabulary, device),
+        "over_top_k": _some_ids(vocabulary, min(TOP_K, vocabulary), device),
+    }
+    parts, cycles = _parts(), _cycles()
+    things: dict[str, Callable[[], float]] = {}
+    for setting in parts + cycles:
+        sizes = [ids_N for name, ids_N in ids.items() for _ in range(getattr(setting, name))]
+        things[setting.name] = _counter_based(sizes)
+        things[f"{setting.name}, stateful"] = _stateful(sizes)
+    samples = {
+        name: [milliseconds * 1e3 for milliseconds in values]
+        for name, values in interleaved(things, rounds).items()
+    }
+    console = Console()
+    console.print(f"{vocabulary} tokens, {draft_vocabulary} in the draft, {device}, {threads} threads, us")
+    rows = ", ".join(f"{rows} at depth {depth}" for depth, rows in ROWS_BY_DEPTH.items())
+    _print(console, "one position, us", parts, samples)
+    _print(console, f"a cycle, us; rows of the target, one by one: {rows}", cycles, samples)
+    return {
+        "noise_us": {setting.name: samples[setting.name] for setting in parts + cycles},
+        "stateful_us": {setting.name: samples[f"{setting.name}, stateful"] for setting in parts + cycles},
+    }
+
+
+def _parts() -> list[Draws]:
+    return [
+        Draws("the whole vocabulary", over_vocabulary=1),
+        Draws(f"a support of {TOP_K}", over_top_k=1),
+        Draws("the draft vocabulary", over_draft_vocabulary=1),
+    ]
+
+
+def _cycles() -> list[Draws]:
+    settings = [
+        Draws("plain step", over_vocabulary=1),
+        Draws(f"plain step, top-k {TOP_K}", over_top_k=1),
+    ]
+    for depth, rows in ROWS_BY_DEPTH.items():
+        name = f"depth {depth}"
+        settings.append(Draws(name, over_vocabulary=rows, over_draft_vocabulary=depth))
+        settings.append(Draws(f"{name}, top-k {TOP_K}", over_top_k=rows, over_draft_vocabulary=depth))
+    return settings
+
+
+def _some_ids(vocabulary: int, count: int, device: torch.device) -> torch.Tensor:
+    """int64 (count): distinct ids in ascending order."""
+    chosen = np.random.default_rng(0).choice(vocabulary, count, replace=False)
+    return torch.from_numpy(np.sort(chosen)).to(device)
+
+
+def _counter_based(ids: Sequence[torch.Tensor]) -> Callable[[], float]:
+    """Seconds of one call for each of `ids`, every call at a position that was never drawn before."""
+    noise, positions, device = NoiseStream(0, [1, 2, 3]), itertools.count(), ids[0].device
+
+    def measure() -> float:
+        started = now(device)
+        for _ in range(CALLS):
+            for ids_N in ids:
+                noise.gumbel([next(positions)], ids_N)
+        return (now(device) - started) / CALLS
+
+    return measure
+
+
+def _stateful(ids: Sequence[torch.Tensor]) -> Callable[[], float]:
+    """Seconds of `torch.rand` and two logarithms for each of `ids`."""
+    device = ids[0].device
+    generator = torch.Generator(device).manual_seed(0)
+    sizes = [(1, len(ids_N)) for ids_N in ids]
+
+    def measure() -> float:
+        started = now(device)
+        for _ in range(CALLS):
+            for size in sizes:
+                uniforms_1N = torch.rand(size, generator=generator, dtype=torch.float64, device=device)
+                uniforms_1N.log_().neg_().log_().neg_()
+        return (now(device) - started) / CALLS
+
+    return measure
+
+
+def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median, and its 95 % percentile interval over rounds."""
+    interval = bootstrap(
+        (values,), np.median, vectorized=True, method="percentile", n_resamples=2000, rng=4
+    ).confidence_interval
+    return float(np.median(values)), float(interval.low), float(interval.high)
+
+
+def _print(console: Console, title: str, settings: Sequence[Draws], samples: Samples) -> None:
+    table = Table(title=title)
+    for column in ("", "noise", "torch.rand", "ratio"):
+        table.add_column(column, justify="right")
+    for setting in settings:
+        ours, stateful = samples[setting.name], samples[f"{setting.name}, stateful"]
+        times = ("{:.0f} ({:.0f} .. {:.0f})".format(*median_with_interval(v)) for v in (ours, stateful))
+        table.add_row(
+            setting.name, *times, "{:.2f} ({:.2f} .. {:.2f})".format(*ratio_with_interval(ours, stateful))
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
