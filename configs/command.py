@@ -16,7 +16,7 @@ MISTAKE = 2
 INTERRUPTED = 130
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser, out_required: bool = True) -> None:
     """`--config`, `--set` and `--out`."""
     default = REPO_ROOT / "configs" / "default.yaml"
     parser.add_argument(
@@ -25,11 +25,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="a.b=v", dest="overrides", help="lay a value over it"
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder that the results go to")
+    parser.add_argument("--out", type=Path, required=out_required, help="folder that the results go to")
 
 
 def read_config(options: argparse.Namespace) -> Config:
-    """The configuration that the flags name. `--out` must not be a file."""
+    """The configuration that the flags name. `--out`, where there is one, must not be a file."""
+    if options.out is None:
+        return load_config(options.config, options.overrides)
     if options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out {options.out} is a file, must be a folder")
     there = next(folder for folder in [options.out, *options.out.absolute().parents] if folder.exists())

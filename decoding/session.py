@@ -47,6 +47,7 @@ class Session:
         committed: token ids of prompt and text; `cache.length == len(committed) - 1` after every cycle.
         prefill_seconds: wall-clock time of the prefill.
         finish_reason: why the text ended; None while it goes on.
+        chooser: chooses the target's tokens under `coupled`: the request's sampling settings and its noise.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Session:
         self._end_ids = frozenset(end_ids)
         noise = NoiseStream(seed, prompt_ids)
         self._sampling = sampling
-        self._chooser = TokenChooser(sampling, noise)
+        self.chooser = TokenChooser(sampling, noise)
         self._draws = SeededDraws(seed, prompt_ids) if rule == "rejection" else None
         self.stop = stop
         self._wants_log_probs = log_probs
@@ -213,17 +214,17 @@ class Session:
             context = list(self.committed)
 
             def choose(row: int, depth: int) -> int:
-                (token,) = self._chooser.choose(logits[row : row + 1], [first + depth], [context])
+                (token,) = self.chooser.choose(logits[row : row + 1], [first + depth], [context])
                 context.append(token)
                 return token
 
             return choose
         if self._sampling.temperature == 0 or logits.device.type != "cpu":
             # One read-back for the whole tree; row by row would wait for the device at every accepted token.
-            tokens = self._chooser.choose(logits, [first + int(d) for d in selection.depths])
+            tokens = self.chooser.choose(logits, [first + int(d) for d in selection.depths])
             return lambda row, depth: tokens[row]
         # On a CPU the noise of a row costs more than a read-back: draw it for the accepted rows alone.
-        return lambda row, depth: self._chooser.choose(logits[row : row + 1], [first + depth])[0]
+        return lambda row, depth: self.chooser.choose(logits[row : row + 1], [first + depth])[0]
 
     def _target_probs(self, output: TargetOutput, drafted: list[int]) -> Callable[[int], torch.Tensor]:
         """The target's distribution after a row of the chain, as `accept_rejection` asks for it."""
@@ -238,10 +239,12 @@ class Session:
         return target_probs
 
     def _ends(self, token: int) -> bool:
-        if token in self._end_ids:
-            self.finish_reason = "end_token"
-        elif self.stop is not None and self.stop.push(token):
+        # The stop strings read an end token as well: a caller's may be one that is text. Where it completes a
+        # stop string, the text is cut and that is the reason.
+        if self.stop is not None and self.stop.push(token):
             self.finish_reason = "stop_string"
+        elif token in self._end_ids:
+            self.finish_reason = "end_token"
         return self.finished
 
     @torch.inference_mode()

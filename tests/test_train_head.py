@@ -103,17 +103,12 @@ def drafted_state(
     state = drafter.start(NoiseStream(0, [1]), 0.0, 1)
     state.ingest([1], None)
     state.ingest(tokens, features)
-    tree = state.begin()
-    state._digest()
-    states = state._root_state_1H
-    assert states is not None
-    with torch.inference_mode():
-        for token in path:
-            state._states_RH = states
-            state._frontier = list(tree.add_level([token], [tree.size], [-1.0]))
-            state._frontier_parents = [0]
-            states = state._advance()
-    return states[0].clone()
+    state.begin()
+    for level, token in enumerate(path):
+        state.next_logits()
+        state.append(token, -float(level))
+    state.next_logits()
+    return state._states_RH[0].clone()
 
 
 def test_a_batch_holds_what_the_decoder_will_feed_the_head() -> None:
