@@ -31,7 +31,6 @@ TOP_K = 50
 # Draft depth -> rows of the target that are evaluated: the accepted tokens and the closing one, rounded up
 # from the tau of 1.7 to 2.5 that the log reports at depth 4.
 ROWS_BY_DEPTH = {2: 2, 4: 3, 6: 3}
-CALLS = 5  # in one sample, so that reading the clock weighs little
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +98,9 @@ def run(
     }
     console = Console()
     console.print(f"{vocabulary} tokens, {draft_vocabulary} in the draft, {device}, {threads} threads, us")
-    rows = ", ".join(f"{rows} at depth {depth}" for depth, rows in ROWS_BY_DEPTH.items())
+    rows = "/".join(str(rows) for rows in ROWS_BY_DEPTH.values())
     _print(console, "one position, us", parts, samples)
-    _print(console, f"a cycle, us; rows of the target, one by one: {rows}", cycles, samples)
+    _print(console, f"a cycle, us; the target's rows (1 plain, then {rows}) one by one", cycles, samples)
     return {
         "noise_us": {setting.name: samples[setting.name] for setting in parts + cycles},
         "stateful_us": {setting.name: samples[f"{setting.name}, stateful"] for setting in parts + cycles},
@@ -110,16 +109,16 @@ def run(
 
 def _parts() -> list[Draws]:
     return [
-        Draws("the whole vocabulary", over_vocabulary=1),
-        Draws(f"a support of {TOP_K}", over_top_k=1),
-        Draws("the draft vocabulary", over_draft_vocabulary=1),
+        Draws("whole vocabulary", over_vocabulary=1),
+        Draws(f"support of {TOP_K}", over_top_k=1),
+        Draws("draft vocabulary", over_draft_vocabulary=1),
     ]
 
 
 def _cycles() -> list[Draws]:
     settings = [
-        Draws("plain step", over_vocabulary=1),
-        Draws(f"plain step, top-k {TOP_K}", over_top_k=1),
+        Draws("plain", over_vocabulary=1),
+        Draws(f"plain, top-k {TOP_K}", over_top_k=1),
     ]
     for depth, rows in ROWS_BY_DEPTH.items():
         name = f"depth {depth}"
@@ -140,10 +139,9 @@ def _counter_based(ids: Sequence[torch.Tensor]) -> Callable[[], float]:
 
     def measure() -> float:
         started = now(device)
-        for _ in range(CALLS):
-            for ids_N in ids:
-                noise.gumbel([next(positions)], ids_N)
-        return (now(device) - started) / CALLS
+        for ids_N in ids:
+            noise.gumbel([next(positions)], ids_N)
+        return now(device) - started
 
     return measure
 
@@ -156,11 +154,10 @@ def _stateful(ids: Sequence[torch.Tensor]) -> Callable[[], float]:
 
     def measure() -> float:
         started = now(device)
-        for _ in range(CALLS):
-            for size in sizes:
-                uniforms_1N = torch.rand(size, generator=generator, dtype=torch.float64, device=device)
-                uniforms_1N.log_().neg_().log_().neg_()
-        return (now(device) - started) / CALLS
+        for size in sizes:
+            uniforms_1N = torch.rand(size, generator=generator, dtype=torch.float64, device=device)
+            uniforms_1N.log_().neg_().log_().neg_()
+        return now(device) - started
 
     return measure
 
@@ -179,9 +176,9 @@ def _print(console: Console, title: str, settings: Sequence[Draws], samples: Sam
         table.add_column(column, justify="right")
     for setting in settings:
         ours, stateful = samples[setting.name], samples[f"{setting.name}, stateful"]
-        times = ("{:.0f} ({:.0f} .. {:.0f})".format(*median_with_interval(v)) for v in (ours, stateful))
+        times = ("{:.0f} ({:.0f}..{:.0f})".format(*median_with_interval(v)) for v in (ours, stateful))
         table.add_row(
-            setting.name, *times, "{:.2f} ({:.2f} .. {:.2f})".format(*ratio_with_interval(ours, stateful))
+            setting.name, *times, "{:.2f} ({:.2f}..{:.2f})".format(*ratio_with_interval(ours, stateful))
         )
     console.print(table)
 
