@@ -23,7 +23,7 @@ help:
 	@echo "make test       every test but those that need a GPU"
 	@echo "make test-fast  the quick tests only"
 	@echo "make lint       ruff, mypy and codespell    make format  put the code in ruff's format"
-	@echo "make bench      time one cycle by its parts make clean   remove caches (keeps .venv and runs)"
+	@echo "make bench      time a cycle and its noise  make clean   remove caches (keeps .venv and runs)"
 
 # The one stamp: re-made when pyproject.toml changes. The dependencies are installed from a copy of pyproject.toml,
 # because setuptools would leave build/ and draftpace.egg-info in the checkout.
@@ -71,6 +71,7 @@ format: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks.cycle
+	@$(BIN)/python -m benchmarks.noise
 
 clean:
 	@rm -rf build draftpace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -120,10 +120,17 @@ def opener(
     drafter: Drafter,
     sampling: Sampling = Sampling(),  # noqa: B008 (frozen)
     seed: int = 0,
+    tokens: int = 16,
 ) -> Callable[[str], Session]:
     def open_session(question: str) -> Session:
         return Session(
-            target, drafter, PROMPTS[question], max_new_tokens=16, end_ids=(), sampling=sampling, seed=seed
+            target,
+            drafter,
+            PROMPTS[question],
+            max_new_tokens=tokens,
+            end_ids=(),
+            sampling=sampling,
+            seed=seed,
         )
 
     return open_session
@@ -133,10 +140,12 @@ def checked(
     target: TargetModel,
     *controllers: Controller,
     sampling: Sampling = Sampling(),  # noqa: B008 (frozen)
+    tokens: int = 16,
 ) -> TextReport:
-    eagle = opener(target, tiny_eagle(target), sampling)
+    eagle = opener(target, tiny_eagle(target), sampling, tokens=tokens)
     arms = [TextArm(str(number), eagle, partial(_same, one)) for number, one in enumerate(controllers)]
-    return check_texts(target, opener(target, NgramDrafter(), sampling), arms, list(PROMPTS))
+    plain = opener(target, NgramDrafter(), sampling, tokens=tokens)
+    return check_texts(target, plain, arms, list(PROMPTS))
 
 
 def _same(controller: Controller) -> Controller:
@@ -156,7 +165,7 @@ def test_double_precision_has_neither_ties_nor_faults(sampling: Sampling) -> Non
 
 def test_half_precision_has_ties_and_no_faults() -> None:
     """A flat target in bf16: many near-equal logits, so that texts do part."""
-    report = checked(tiny_target(dtype=torch.bfloat16, spread=0.05), *SETTINGS)
+    report = checked(small(5, dtype=torch.bfloat16), *SETTINGS, tokens=60)
     assert report.measured_error > 1e-4
     assert report.ties
     assert not report.faults
