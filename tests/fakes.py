@@ -118,6 +118,7 @@ def draw_chain(
         possible = int((logits > -torch.inf).sum())
         token = int(logits.argsort(descending=True)[min(ranks[level % len(ranks)], possible - 1)])
         state.append(token, -0.5 * (level + 1))
+    state.next_logits()  # a controller may look at what would come next and then stop
     return tree, asked
 
 

@@ -71,8 +71,9 @@ def test_draft_is_what_a_search_would_find(
 def test_draft_is_pure(text: list[int], cuts: list[int], drafts: int, chain: bool) -> None:
     """Any cycle boundaries and any drafts before: the same draft."""
     drafter = NgramDrafter(1, 3, vocabulary_size=3)
-    history = state_after(text, cuts, drafter, drafts, chain)
-    assert drafted(history, 6) == drafted(state_after(text, [], drafter), 6)
+    history, fresh = state_after(text, cuts, drafter, drafts, chain), state_after(text, [], drafter)
+    assert draw_chain(history, 6)[0].tokens == draw_chain(fresh, 6)[0].tokens
+    assert drafted(history, 6) == drafted(fresh, 6)
 
 
 @given(text=TEXTS, cuts=CUTS, levels=st.integers(0, 8))
