@@ -288,14 +288,13 @@ class SpeculativeDecoder:
         return self._pieces(session, controller or self.controller)
 
     def _text(self, session: Session) -> str:
+        # Decoded after the prompt's last token, as a stream is: some tokenizers drop a space that begins the
+        # text.
         if session.stop is not None:
             session.stop.finish()
-            if session.stop.found is not None:
-                return session.stop.text
-        text: str = self.tokenizer.decode(
-            session.generated, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return text
+            return session.stop.text
+        stream = TextStream(self.tokenizer, session.committed[: session.prompt_length])
+        return stream.push(session.generated, last=True)
 
     def _pieces(self, session: Session, controller: Controller) -> Iterator[StreamPiece]:
         stream = TextStream(self.tokenizer, session.committed)

@@ -1,4 +1,5 @@
-"""Top-k, top-p and the choice of a token against a plain reference; ties, damaged logits, bad settings."""
+"""The target's distribution and the choice of a token: against a plain reference and transformers' own
+processors; ties, damaged logits, bad settings."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.noise import NoiseStream
-from decoding.sampling import Sampling, TokenChooser, scaled_logits
+from decoding.sampling import Sampling, TokenChooser, scaled_logits, token_probs
+from tests.fakes import tiny_target
 from tests.test_plain import reference_next, reference_uniform
 
 PROMPT = [4, 2]
@@ -150,9 +152,179 @@ def test_logits_that_forbid_every_token_are_an_error(sampling: Sampling) -> None
         ({"top_p": 0.0}, r"top_p is 0.0, must be in \(0, 1\]"),
         ({"top_p": 1.5}, "top_p is 1.5"),
         ({"top_p": math.nan}, "top_p is nan"),
+        ({"top_p": True}, "top_p is True, must be a number"),
+        ({"top_k": 2.0}, "top_k is 2.0, must be a number"),
+        ({"min_p": -0.1}, r"min_p is -0.1, must be in \[0, 1\]"),
+        ({"min_p": 1.1}, "min_p is 1.1"),
+        ({"min_p": math.nan}, "min_p is nan"),
+        ({"min_p": "x"}, "min_p is 'x', must be a number"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0, must be a finite number > 0"),
+        ({"repetition_penalty": -1.2}, "repetition_penalty is -1.2"),
+        ({"repetition_penalty": math.inf}, "repetition_penalty is inf"),
+        ({"repetition_penalty": math.nan}, "repetition_penalty is nan"),
+        ({"repetition_penalty": True}, "repetition_penalty is True, must be a number"),
+        ({"processors": (5,)}, r"a logits processor is 5, must be callable with \(ids, scores\)"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(settings_: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         Sampling(**settings_)
     assert "\n" not in str(caught.value)
+
+
+def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest() -> None:
+    ladder = [math.log(share) for share in (0.5, 0.25, 0.2, 0.05)]
+    assert support(ladder, min_p=0.51) == [0]
+    assert support(ladder, min_p=0.49) == [0, 1]
+    assert support(ladder, min_p=0.2) == [0, 1, 2]
+    assert support(ladder, min_p=0.09) == [0, 1, 2, 3]
+    assert support(ladder, min_p=0.0) == [0, 1, 2, 3]
+    assert support([1.0, 3.0, 3.0, 2.0], min_p=1.0) == [1, 2], "the likeliest and those that tie with it"
+
+
+def bias(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """A caller's own: no token twice in a row, and the first three made likelier."""
+    scores = scores.clone()
+    scores[:, ids[0, -1]] = -math.inf
+    scores[:, :3] += 0.7182818
+    return scores
+
+
+def reference_probs(logits: torch.Tensor, sampling: Sampling, context: list[int]) -> torch.Tensor:
+    """transformers' classes in the order of its `generate`."""
+    import transformers
+
+    chain = transformers.LogitsProcessorList()
+    if sampling.repetition_penalty is not None:
+        chain.append(transformers.RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    chain.extend(sampling.processors)
+    chain.append(transformers.TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k is not None:
+        chain.append(transformers.TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p is not None:
+        chain.append(transformers.TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p is not None:
+        chain.append(transformers.MinPLogitsWarper(sampling.min_p))
+    scores: torch.Tensor = chain(torch.tensor([context]), logits[None].clone())
+    return scores.softmax(-1)[0]
+
+
+# Settings that no sum or quotient of the logits below meets: nothing stands on an edge, nothing ties.
+SETTINGS = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.3, 0.7, 1.0, 1.9]),
+    top_k=st.none() | st.integers(1, 14),
+    top_p=st.none() | st.sampled_from([0.0123457, 0.2345678, 0.6543211, 0.9123457, 1.0]),
+    min_p=st.none() | st.sampled_from([0.0, 0.0123457, 0.1234567, 0.6543211]),
+    repetition_penalty=st.none() | st.sampled_from([0.7654321, 1.0, 1.2345678, 2.3456789]),
+    processors=st.sampled_from([(), (bias,)]),
+)
+
+
+@given(
+    logits=st.lists(st.integers(-300, 300), min_size=12, max_size=12, unique=True),
+    sampling=SETTINGS,
+    context=st.lists(st.integers(0, 11), min_size=1, max_size=6),
+)
+def test_distribution_is_that_of_transformers_processors(
+    logits: list[int], sampling: Sampling, context: list[int]
+) -> None:
+    """Same support, same probabilities."""
+    row = torch.tensor(logits, dtype=torch.float64) / 37
+    before = row.clone()
+    ours = token_probs(row, sampling, context)
+    theirs = reference_probs(row, sampling, context)
+    assert ours is not None
+    assert ours.dtype == torch.float64
+    assert torch.equal(ours > 0, theirs > 0)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+    assert torch.equal(row, before), "the logits were written to"
+
+
+@given(
+    logits=st.lists(st.integers(-300, 300), min_size=12, max_size=12, unique=True),
+    sampling=SETTINGS,
+    context=st.lists(st.integers(0, 11), min_size=1, max_size=6),
+    index=st.integers(0, 9),
+)
+def test_choice_is_the_argmax_of_that_distribution_under_the_noise(
+    logits: list[int], sampling: Sampling, context: list[int], index: int
+) -> None:
+    row = torch.tensor(logits, dtype=torch.float64) / 37
+    perturbed = [
+        math.log(share) - math.log(-math.log(reference_uniform(3, PROMPT, index, token)))
+        if share > 0
+        else -math.inf
+        for token, share in enumerate(reference_probs(row, sampling, context).tolist())
+    ]
+    chosen = TokenChooser(sampling, NoiseStream(3, PROMPT)).choose(row[None], [index], [context])
+    assert chosen == [perturbed.index(max(perturbed))]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"top_k": 9},
+        {"min_p": 0.1234567},
+        {"repetition_penalty": 1.2345678},
+        {"temperature": 0.7, "top_k": 15, "top_p": 0.9123457, "min_p": 0.0123457},
+        {"temperature": 1.4, "top_p": 0.8123457, "repetition_penalty": 1.5432101, "processors": (bias,)},
+        {"temperature": 0.5, "top_k": 11, "min_p": 0.0543211, "processors": (bias,)},
+    ],
+    ids=str,
+)
+def test_distribution_is_that_of_transformers_generate(changed: dict[str, Any]) -> None:
+    """`generate` itself says in which order its processors act, and hands out what it draws from."""
+    sampling = Sampling(**{"temperature": 1.0, **changed})
+    ids = torch.tensor([[5, 9, 4, 9, 5]])
+    made = tiny_target(layers=2).model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=True,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k or 0,
+        top_p=sampling.top_p or 1.0,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty or 1.0,
+        logits_processor=list(sampling.processors),
+        max_new_tokens=6,
+        eos_token_id=None,
+        pad_token_id=0,
+        output_logits=True,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    text = made.sequences[0].tolist()
+    narrowed = 0
+    for place, (logits, scores) in enumerate(zip(made.logits, made.scores, strict=True)):
+        ours = token_probs(logits[0], sampling, text[: 5 + place])
+        assert ours is not None
+        theirs = scores[0].to(torch.float64).softmax(-1)
+        assert torch.equal(ours > 0, theirs > 0)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)  # `generate` computes in float32
+        narrowed += int((ours == 0).sum())
+    assert narrowed > 0 or not (sampling.narrows or sampling.processors)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_processors_see_half_precision_logits_widened(dtype: torch.dtype) -> None:
+    """And the law is that of the same numbers in float32."""
+    torch.manual_seed(2)
+    half = torch.randn(30).to(dtype)
+    seen: list[torch.dtype] = []
+
+    def look(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        seen.append(scores.dtype)
+        return scores + 0.1234567 * ids[0, -1]
+
+    for temperature in (0.0, 0.7):
+        sampling = Sampling(temperature, min_p=0.01, repetition_penalty=1.2345678, processors=(look, bias))
+        ours = token_probs(half, sampling, [4, 7, 4])
+        assert ours is not None
+        wide = token_probs(half.to(torch.float32), sampling, [4, 7, 4])
+        assert torch.equal(ours, torch.as_tensor(wide))
+        chooser = TokenChooser(sampling, NoiseStream(0, PROMPT))
+        chosen = chooser.choose(half[None], [3], [[4, 7, 4]])
+        assert chosen == chooser.choose(half[None].to(torch.float32), [3], [[4, 7, 4]])
+    assert set(seen) == {torch.float32}
