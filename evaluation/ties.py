@@ -109,26 +109,24 @@ def could_choose(
 
     Tried: the token raised against all others; the plain choice lowered against all others (it may drop out
         at
-    the border of top-k, top-p or min-p); each with the border of top-p moved as far as the errors of the
-    probabilities that it sums can move it.
+    the border of top-k, top-p or min-p); the border of top-p moved as far as the errors of the probabilities
+    that it sums can move it. Two of these at once are rarer than is worth the leniency.
     """
     (plain_token,) = chooser.choose(logits_V[None], [index], [context])
     raised_V, lowered_V = logits_V.clone(), logits_V.clone()
     raised_V[token] += 2 * error
     lowered_V[plain_token] -= 2 * error
-    for moved in _moved_borders(chooser, error):
-        for candidate_V in (raised_V, lowered_V):
-            if moved.choose(candidate_V[None], [index], [context]) == [token]:
-                return True
-    return False
+    tried = [(chooser, raised_V), (chooser, lowered_V)]
+    tried += [(moved, logits_V) for moved in _moved_borders(chooser, error)]
+    return any(moved.choose(near_V[None], [index], [context]) == [token] for moved, near_V in tried)
 
 
 def _moved_borders(chooser: TokenChooser, error: float) -> list[TokenChooser]:
     sampling = chooser.sampling
     if sampling.temperature == 0 or sampling.top_p is None or sampling.top_p >= 1:
-        return [chooser]
+        return []
     # Errors e of the logits move a probability p at temperature T to between p exp(-2 e / T) and p exp(2 e /
     # T).
     factor = math.exp(min(2 * error / sampling.temperature, 700.0))
-    borders = (sampling.top_p / factor, sampling.top_p, 1 - (1 - sampling.top_p) / factor)
+    borders = (sampling.top_p / factor, 1 - (1 - sampling.top_p) / factor)
     return [TokenChooser(replace(sampling, top_p=max(border, 1e-300)), chooser.noise) for border in borders]

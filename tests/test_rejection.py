@@ -94,6 +94,21 @@ def test_greedy_text_is_plain_decodings(name: str, depth: int) -> None:
         assert session.generated == plain_text(target(), PROMPT, TOKENS, sampling)
 
 
+@pytest.mark.parametrize("wrong", [frozenset(), frozenset({2, 7})])
+def test_the_law_at_a_drafted_token_knows_the_tokens_drafted_before(wrong: frozenset[int]) -> None:
+    """The repetition penalty and a processor count drafted tokens as said, also where all are accepted."""
+
+    def no_token_twice_in_four(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores.index_fill(1, ids[0, -4:], -torch.inf)
+
+    for sampling in (Sampling(repetition_penalty=3.0), Sampling(processors=(no_token_twice_in_four,))):
+        expected = plain_text(target(), PROMPT, TOKENS, sampling)
+        session = start(OracleDrafter(expected, wrong), sampling=sampling)
+        records = decode(session, FixedController(4, 1))
+        assert session.generated == expected
+        assert sum(record.accepted for record in records) >= 6
+
+
 @given(
     name=st.sampled_from(DRAFTERS),
     sampling=st.sampled_from(

@@ -82,16 +82,10 @@ def test_border_of_min_p() -> None:
 
 
 def test_border_of_top_p_moves_with_the_probabilities_that_it_sums() -> None:
-    """A thousand even tokens: rank 501 is out by one place, and only the sum before it can let it in."""
-    logits = [0.0] * 1000
-    sampling = Sampling(1.0, top_p=0.5)
-    chooser = TokenChooser(sampling, Fixed(_500=9.0))
-    far = torch.tensor(logits, dtype=torch.float64)
-    assert chooser.choose(far[None], [0]) != [500]
-    assert could_choose(far, chooser, 0, CONTEXT, 500, 0.01)
-    falling = [-0.01 * place for place in range(1000)]
-    inside = int(sum(np.cumsum(np.exp(falling)) < 0.5 * np.exp(falling).sum())) + 1
-    assert needed(falling, inside, sampling, Fixed(**{f"_{inside}": 9.0})) <= 0.0051
+    """Probabilities .5 and fifty of .01; the first of these is out, since .5 is more than .495. Raising it
+    alone would take .35; errors of all that are summed take .005."""
+    logits = [math.log(0.5), *[math.log(0.01)] * 50]
+    assert needed(logits, 1, Sampling(1.0, top_p=0.495), Fixed(_1=9.0)) == near(math.log(0.5 / 0.495) / 2)
 
 
 def test_a_repetition_penalty_is_part_of_the_law() -> None:
@@ -172,6 +166,21 @@ def test_half_precision_has_ties_and_no_faults() -> None:
     for one in report.ties:
         assert one.plain_token != one.other_token
         assert one.needed_error <= one.measured_error
+
+
+def test_two_rough_tokens_are_measured_on_their_own() -> None:
+    """The measure over the first texts may be too small for a pair: then it is taken again, for these two."""
+    target = small(5, dtype=torch.bfloat16)
+    report = checked(target, *SETTINGS, tokens=60)
+    tie = report.ties[0]
+    plain = opener(target, NgramDrafter(), tokens=60)(tie.question_id)
+    for _ in plain.run(FixedController(0, 1)):
+        pass
+    assert tie.other_token is not None
+    other = [*plain.generated[: tie.position], tie.other_token, *plain.generated[tie.position + 1 :]]
+    found = examine(target, plain, other, tie.needed_error / 2)
+    assert found.kind == "tie"
+    assert found.measured_error > tie.needed_error / 2
 
 
 def test_a_mask_that_lets_siblings_see_each_other_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
