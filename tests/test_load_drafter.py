@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from decoding.drafters import load
 from decoding.drafters.causal_lm import CausalLMDrafter
 from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.load import load_drafter
+from decoding.drafters.vocabulary import special_ids
 from decoding.models import LoadedModel, load_model
 from decoding.sampling import Sampling
 from decoding.session import Session
@@ -134,6 +136,13 @@ def test_other_special_ids_are_refused(damaged: Path, model: LoadedModel) -> Non
     number = model.tokenizer.get_vocab()["b"]
     text = refusal(damaged, model, f"other special tokens than .*: token {number}, 'b', is special in")
     assert model.name in text
+
+
+def test_special_are_ids_with_a_role_and_added_tokens_flagged_so() -> None:
+    added = {3: SimpleNamespace(special=True), 4: SimpleNamespace(special=False)}
+    tokenizer = SimpleNamespace(all_special_ids=[1], added_tokens_decoder=added)
+    assert special_ids(tokenizer) == {1, 3}
+    assert special_ids(SimpleNamespace(all_special_ids=[1])) == {1}
 
 
 def test_a_sliding_window_is_refused_as_the_drafters(damaged: Path, model: LoadedModel) -> None:
