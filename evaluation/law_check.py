@@ -3,8 +3,8 @@
 Every combination of rule, drafter, law and controller decodes texts of its own, from seeds of its own, in a
 world small enough to know the probability of each text (`tiny_world`). A row counts their first `LENGTH`
 tokens; one more row, controller `all`, counts those of all controllers together. Holm's correction is over
-all rows, and a row is a fault where the adjusted p-value is below `LEVEL`. Sound code raises an alarm in one or
-two of 1,000 runs: so far out the statistic's tail is up to 3 times the chi-square law's, in simulation. At
+all rows, and a row is a fault where the adjusted p-value is below `LEVEL`. Sound code raises an alarm in one
+or two of 1,000 runs: so far out the statistic's tail is up to 3 times the chi-square law's, in simulation. At
 temperature 0 nothing is left to chance: every text must be the greedy one. Nor may a text occur, ever, that
 the law gives probability 0.
 
@@ -13,7 +13,7 @@ probability .9, a row of all controllers one .10 away; every report says so for 
 non-central chi-square law at 4 samples TV^2, the least it can be: by Cauchy-Schwarz the chi-square distance
 is never below 4 TV^2. In simulation such laws are found with probability .92 to .95.
 
-Legend: T texts, C cells.
+Legend: T texts.
 """
 
 from __future__ import annotations
