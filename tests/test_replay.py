@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from decoding import FixedController, PlainController, SpeculativeDecoder
 from decoding.__main__ import main
 from decoding.controller import Controller
+from decoding.drafters.causal_lm import CausalLMDrafter
+from decoding.models import load_model
 from tests.fakes import ScriptController
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,8 +25,18 @@ SAMPLED: dict[str, Any] = {"max_new_tokens": 10, "temperature": 1.0}
 
 
 @pytest.fixture(scope="module")
-def decoder(folder: Path, head: Path) -> SpeculativeDecoder:
-    return SpeculativeDecoder.from_pretrained(str(folder), str(head), device="cpu", dtype="float64")
+def decoder(folder: Path) -> SpeculativeDecoder:
+    """Drafts with a blurred copy of the target: right now and then, at any temperature."""
+    model, copy = (load_model(str(folder), "cpu", "float64") for _ in range(2))
+    weight = copy.target.model.lm_head.weight
+    blur = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weight.add_(blur, alpha=0.1)
+    made = SpeculativeDecoder(model, CausalLMDrafter(copy.target, model.target, beam_width=2))
+    for rule in ("coupled", "rejection"):
+        options: dict[str, Any] = {**SAMPLED, "max_new_tokens": 30, "rule": rule}
+        generation = made.generate("ab", controller=FixedController(2, 4), seed=1, **options)
+        assert 1.2 < generation.acceptance_length < 2.8, "else controllers would make no difference"
+    return made
 
 
 def controllers(draft: list[bool], sizes: list[int]) -> list[Controller]:
