@@ -1,14 +1,18 @@
-"""Compare plain decoding, the fixed grid and the learned policy, side by side.
+"""Compare plain decoding, the fixed grid and the learned policy, side by side; or check that texts are exact.
 
 `python evaluate.py --config C --policy DIR --out RUN` writes `report.json` and `cycles.parquet` into RUN and
-prints the table and the verdict.
+prints the table and the verdict. `--check-law` decodes tiny models thousands of times and tests the law of
+what they say, for every rule and drafter. `--check-text` compares the configured model's texts with plain
+decoding's, and tells floating-point ties from faults. Both exit with 1 on a fault; with `--out` they write a
+JSON file there.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,51 +21,67 @@ from rich.console import Console
 
 from configs.command import add_flags, chosen_seed, exit_code, progress_bar, read_config
 from configs.schema import Config
-from decoding.controller import PlainController
+from decoding.artifacts import write_json
+from decoding.controller import FixedController, PlainController
 from decoding.decoder import SpeculativeDecoder
+from decoding.drafters.ngram import NgramDrafter
 from decoding.exported import ExportedController
 from decoding.machine import use_threads
 from decoding.session import Session
 from decoding.workload import Request, load_workload, select
+from evaluation.law_check import SAMPLES, check_law
+from evaluation.law_table import print_law
 from evaluation.protocol import Arm, Observation, run_arms
 from evaluation.report import build_report, describe_workload, write_report
 from evaluation.schema import Models, SamplingUsed
 from evaluation.table import print_report
+from evaluation.text_check import RandomController, TextArm, check_texts, print_texts
 from evaluation.validation import fixed_arm
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 2 and one line for a user's mistake."""
     parser = argparse.ArgumentParser(prog="evaluate.py", description=__doc__, allow_abbrev=False)
-    add_flags(parser)
+    add_flags(parser, out_required=False)
     parser.add_argument("--policy", type=Path, help="folder of an exported policy; none = the grid alone")
+    checks = parser.add_mutually_exclusive_group()
+    checks.add_argument("--check-law", action="store_true", help="test the law of texts; exit 1 on a fault")
+    checks.add_argument("--check-text", action="store_true", help="compare texts; exit 1 on a fault")
+    parser.add_argument(
+        "--samples", type=int, help=f"of --check-law: texts for each row (default: {SAMPLES})"
+    )
     options = parser.parse_args(arguments)
-    return exit_code(lambda: evaluate(read_config(options), options.policy, options.out))
+    faults = 0
+
+    def run() -> None:
+        nonlocal faults
+        config = read_config(options)
+        if options.samples is not None and not options.check_law:
+            raise ValueError("--samples goes with --check-law")
+        if options.check_law:
+            if options.policy is not None:
+                raise ValueError("--policy does not go with --check-law: its models are tiny ones of its own")
+            faults = run_law_check(
+                config, SAMPLES if options.samples is None else options.samples, options.out
+            )
+        elif options.check_text:
+            faults = run_text_check(config, options.policy, options.out)
+        elif options.out is None:
+            raise ValueError("--out is missing: name a folder for the report")
+        else:
+            evaluate(config, options.policy, options.out)
+
+    return exit_code(run) or int(faults > 0)
 
 
 def evaluate(config: Config, policy: Path | None, out: Path) -> None:
     """Decode the test prompts with every arm, and report."""
     # Everything that can be wrong is looked at before the minutes of measuring begin.
-    requests = select(
-        load_workload(config.workload.files),
-        "test",
-        config.evaluation.prompts,
-        config.workload.categories,
-        config.workload.languages,
-    )
+    requests = test_requests(config)
     controller = ExportedController.load(policy) if policy else None
     seed = chosen_seed(config)
     threads = use_threads(config.threads)
-    decoder = SpeculativeDecoder.from_pretrained(
-        config.model.target,
-        config.model.drafter,
-        device=config.model.device,
-        dtype=config.model.dtype,
-        beam_width=config.draft.beam_width,
-    )
-    if controller and policy:
-        for warning in decoder.use_policy(policy):
-            print(f"warning: {warning}", file=sys.stderr)
+    decoder = load_decoder(config, policy)
     decoder.check_prompts({request.question_id: request.turns[0] for request in requests})
     arms = build_arms(config, decoder.drafter.name, controller)
     print(f"{len(arms)} arms x {len(requests)} prompts x {config.evaluation.repeats} on {threads} threads")
@@ -109,6 +129,102 @@ def evaluate(config: Config, policy: Path | None, out: Path) -> None:
     write_report(out, report, raw)
     print_report(report, Console())
     print(f"wrote {out / 'report.json'} and {out / 'cycles.parquet'}")
+
+
+def run_law_check(config: Config, samples: int, out: Path | None) -> int:
+    """The law of tiny models' texts; returns how many rows are at fault."""
+    seed = chosen_seed(config)
+    use_threads(1)  # the models are tiny: threads would only wait for each other
+    with progress_bar() as bar:
+        task = bar.add_task("checking", total=None, note="")
+        report = check_law(
+            samples, seed, lambda done, total, name: bar.update(task, completed=done, total=total, note=name)
+        )
+    print_law(report, Console())
+    if out is not None:
+        write_json(out / "law.json", report.to_json())
+    return len(report.faults)
+
+
+def run_text_check(config: Config, policy: Path | None, out: Path | None) -> int:
+    """The configured model's texts against plain decoding's; returns how many are at fault."""
+    requests = test_requests(config)
+    prompts = {request.question_id: request.turns[0] for request in requests}
+    seed = chosen_seed(config)
+    use_threads(config.threads)
+    decoder = load_decoder(config, policy)
+    decoder.check_prompts(prompts)
+    lookup = SpeculativeDecoder(decoder.model, NgramDrafter())
+    drafters = {one.drafter.name: one for one in (decoder, lookup)}
+
+    def opener(decoder: SpeculativeDecoder) -> Callable[[str], Session]:
+        def open_session(question: str) -> Session:
+            return decoder.open_session(
+                decoder.as_user(prompts[question]),
+                max_new_tokens=config.evaluation.max_new_tokens,
+                seed=seed,
+                **config.sampling.law,
+            )
+
+        return open_session
+
+    rng = np.random.default_rng([seed, 3])
+    arms = [arm for name, one in drafters.items() for arm in text_arms(name, opener(one), config, rng)]
+    if policy is not None:
+        arms.append(TextArm("learned", opener(decoder), lambda: decoder.controller))
+    with progress_bar() as bar:
+        task = bar.add_task("checking", total=None, note="")
+        report = check_texts(
+            decoder.target,
+            opener(decoder),
+            arms,
+            list(prompts),
+            lambda done, total, name: bar.update(task, completed=done, total=total, note=name),
+        )
+    print_texts(report, Console())
+    if out is not None:
+        write_json(out / "text.json", report.to_json())
+    return len(report.faults)
+
+
+def text_arms(
+    drafter: str, open_session: Callable[[str], Session], config: Config, rng: np.random.Generator
+) -> list[TextArm]:
+    """The corners of the grid, and depths and sizes at random."""
+    depths, sizes = config.evaluation.draft_depths, config.evaluation.verification_sizes
+    corners = sorted({(depth, size) for depth in (depths[0], depths[-1]) for size in (sizes[0], sizes[-1])})
+    arms = [
+        TextArm(f"{drafter} {depth}x{size}", open_session, partial(FixedController, depth, size))
+        for depth, size in corners
+    ]
+    at_random = partial(RandomController, config.draft.max_depth, sizes[-1], rng)
+    return [*arms, TextArm(f"{drafter} at random", open_session, at_random)]
+
+
+def test_requests(config: Config) -> list[Request]:
+    """The prompts that are evaluated."""
+    return select(
+        load_workload(config.workload.files),
+        "test",
+        config.evaluation.prompts,
+        config.workload.categories,
+        config.workload.languages,
+    )
+
+
+def load_decoder(config: Config, policy: Path | None) -> SpeculativeDecoder:
+    """The configured models, with the policy if there is one; its warnings go to standard error."""
+    decoder = SpeculativeDecoder.from_pretrained(
+        config.model.target,
+        config.model.drafter,
+        device=config.model.device,
+        dtype=config.model.dtype,
+        beam_width=config.draft.beam_width,
+    )
+    if policy is not None:
+        for warning in decoder.use_policy(policy):
+            print(f"warning: {warning}", file=sys.stderr)
+    return decoder
 
 
 def build_arms(config: Config, drafter: str, controller: ExportedController | None) -> list[Arm]:

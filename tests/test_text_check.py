@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 import torch
 from rich.console import Console
 
-import evaluate
 from decoding import target as target_file
 from decoding.controller import Controller, FixedController
 from decoding.drafters.base import Drafter
@@ -258,36 +256,3 @@ def test_the_report_names_arms_faults_and_the_measured_error() -> None:
     assert value["divergences"]["other seed"][0]["kind"] == "fault"
     with pytest.raises(ValueError, match="0 questions and 1 arms"):
         check_texts(target, plain, [lying], [])
-
-
-def test_the_command_says_exact_or_exits_with_one(
-    folder: Path,
-    head: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    prompts = tmp_path / "prompts.jsonl"
-    lines = [json.dumps({"question_id": str(n), "turns": [f"question {n}"]}) for n in range(40)]
-    prompts.write_text("\n".join(lines), encoding="utf-8")
-    values = {
-        "seed": 1,
-        "threads": 1,
-        "model.target": folder,
-        "model.drafter": head,
-        "workload.files": f"[{prompts}]",
-        "draft.max_depth": 3,
-        "evaluation.draft_depths": "[1,3]",
-        "evaluation.verification_sizes": "[2,8]",
-        "evaluation.prompts": 2,
-        "evaluation.max_new_tokens": 8,
-        "sampling.temperature": "0.7",
-    }
-    command = ["--check-text", *(f"--set={key}={value}" for key, value in values.items())]
-    assert evaluate.main([*command, "--out", str(tmp_path / "run")]) == 0
-    written = json.loads((tmp_path / "run" / "text.json").read_text(encoding="utf-8"))
-    assert len(written["divergences"]) == 10  # four corners and one at random, of the head and of lookup
-    monkeypatch.setattr(target_file, "tree_attention_mask", lambda parents: np.tri(len(parents), dtype=bool))
-    assert evaluate.main(command) == 1
-    assert "FAULT" in capsys.readouterr().out
-    assert evaluate.main([*command, "--set=model.target=nowhere/at/all"]) == 2
