@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from decoding.controller import Controller, FixedController, PlainController
-    from decoding.decoder import Generation, SpeculativeDecoder, StreamPiece
+    from decoding.decoder import SpeculativeDecoder
     from decoding.exported import ExportedController
+    from decoding.generation import Generation, Options, StreamPiece
     from decoding.records import CycleRecord, PhaseSeconds
     from decoding.sampling import Sampling
     from decoding.session import Session
@@ -19,6 +20,7 @@ __all__ = [
     "ExportedController",
     "FixedController",
     "Generation",
+    "Options",
     "PhaseSeconds",
     "PlainController",
     "Sampling",
@@ -29,8 +31,9 @@ __all__ = [
 
 _HOME = {
     "controller": ("Controller", "FixedController", "PlainController"),
-    "decoder": ("Generation", "SpeculativeDecoder", "StreamPiece"),
+    "decoder": ("SpeculativeDecoder",),
     "exported": ("ExportedController",),
+    "generation": ("Generation", "Options", "StreamPiece"),
     "records": ("CycleRecord", "PhaseSeconds"),
     "sampling": ("Sampling",),
     "session": ("Session",),

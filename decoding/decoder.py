@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 from jinja2 import TemplateError
@@ -15,73 +14,16 @@ from decoding.controller import Controller, FixedController
 from decoding.drafters.base import Drafter
 from decoding.drafters.load import load_drafter, shipped_heads
 from decoding.exported import ExportedController
+from decoding.generation import Generation, Options, StreamPiece, checked_processors, checked_token_ids
 from decoding.models import LoadedModel, load_model
-from decoding.records import CycleRecord
 from decoding.sampling import LogitsProcessor, Sampling
-from decoding.session import FinishReason, Rule, Session
+from decoding.session import Rule, Session
 from decoding.stopping import StopStrings, check_stop_strings
 from decoding.target import TargetModel
 from decoding.text_stream import TextStream
 
 Message = dict[str, str]
 Prompt = str | Sequence[Message] | Sequence[int]
-
-
-class Options(TypedDict, total=False):
-    """What a request may ask for; meanings and defaults are those of `SpeculativeDecoder.open_session`."""
-
-    max_new_tokens: int
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    logits_processors: Sequence[LogitsProcessor]
-    stop: str | Sequence[str]
-    stop_token_ids: Collection[int]
-    log_probs: bool
-    rule: Rule
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """A finished text.
-
-    Attributes:
-        text: what was generated, special tokens left out, a stop string that ended it too.
-        token_ids: ids generated, an end-of-text id included.
-        cycles: a record per cycle.
-        prefill_seconds: wall-clock time before the first cycle.
-        seed: the seed that reproduces it.
-        finish_reason: `end_token`, `stop_string`, or `length` where a limit cut the text.
-        log_probs: of each token, see `CycleRecord.log_probs`; None unless asked for.
-    """
-
-    text: str
-    token_ids: list[int]
-    cycles: list[CycleRecord]
-    prefill_seconds: float
-    seed: int
-    finish_reason: FinishReason
-    log_probs: list[float] | None = None
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Generated tokens over the seconds of all cycles, prefill excluded."""
-        return len(self.token_ids) / sum(record.seconds.total for record in self.cycles)
-
-    @property
-    def acceptance_length(self) -> float:
-        """Mean emitted tokens of a cycle (tau); plain decoding = 1."""
-        return len(self.token_ids) / len(self.cycles)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPiece:
-    """One cycle of a stream: the text it completed, and its record."""
-
-    text: str
-    cycle: CycleRecord
 
 
 class SpeculativeDecoder:
@@ -204,9 +146,9 @@ class SpeculativeDecoder:
         top_p: float | None = None,
         min_p: float | None = None,
         repetition_penalty: float | None = None,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        stop: str | Sequence[str] = (),
-        stop_token_ids: Collection[int] = (),
+        logits_processors: Sequence[LogitsProcessor] | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_token_ids: Collection[int] | None = None,
         log_probs: bool = False,
         rule: Rule = "coupled",
         seed: int = 0,
@@ -226,14 +168,15 @@ class SpeculativeDecoder:
                 well.
         """
         strings = check_stop_strings(stop)
-        sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, tuple(logits_processors))
+        processors = checked_processors(logits_processors)
+        sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, processors)
         ids = self.encode(prompt)
         return Session(
             self.target,
             self.drafter,
             ids,
             max_new_tokens=max_new_tokens,
-            end_ids=self.model.end_ids | _token_ids(stop_token_ids),
+            end_ids=self.model.end_ids | checked_token_ids(stop_token_ids),
             sampling=sampling,
             seed=seed,
             rule=rule,
@@ -284,8 +227,9 @@ class SpeculativeDecoder:
 
         Bad arguments raise here, before the first piece is asked for.
         """
-        session = self.open_session(prompt, seed=fresh_seed() if seed is None else seed, **options)
-        return self._pieces(session, controller or self.controller)
+        seed = fresh_seed() if seed is None else seed
+        session = self.open_session(prompt, seed=seed, **options)
+        return self._pieces(session, controller or self.controller, seed)
 
     def _text(self, session: Session) -> str:
         # Decoded after the prompt's last token, as a stream is: some tokenizers drop a space that begins the
@@ -296,7 +240,7 @@ class SpeculativeDecoder:
         stream = TextStream(self.tokenizer, session.committed[: session.prompt_length])
         return stream.push(session.generated, last=True)
 
-    def _pieces(self, session: Session, controller: Controller) -> Iterator[StreamPiece]:
+    def _pieces(self, session: Session, controller: Controller, seed: int) -> Iterator[StreamPiece]:
         stream = TextStream(self.tokenizer, session.committed)
         for record in session.run(controller):
             if session.stop is None:
@@ -306,7 +250,7 @@ class SpeculativeDecoder:
                 if session.finished:
                     session.stop.finish()
                 text = session.stop.take(last=session.finished)
-            yield StreamPiece(text, record)
+            yield StreamPiece(text, record, seed, session.finish_reason)
 
 
 def _encodable(text: str) -> str:
@@ -316,13 +260,6 @@ def _encodable(text: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"the prompt is no valid UTF-8 text at character {error.start}") from None
     return text
-
-
-def _token_ids(ids: Collection[int]) -> frozenset[int]:
-    for token in ids:
-        if isinstance(token, bool) or not isinstance(token, int):
-            raise ValueError(f"a stop token id is {token!r}, must be a whole number (strings go to `stop`)")
-    return frozenset(ids)
 
 
 def default_drafter(target: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -89,13 +90,22 @@ def processed_logits(logits_1V: torch.Tensor, sampling: Sampling, context: Seque
     ids_1L = torch.tensor([list(context)], device=logits_1V.device)
     for processor in (*_penalty(sampling), *sampling.processors):
         scores_1V = processor(ids_1L, scores_1V)
-        if not isinstance(scores_1V, torch.Tensor) or scores_1V.shape != logits_1V.shape:
-            shape = tuple(getattr(scores_1V, "shape", ()))
-            raise ValueError(
-                f"logits processor {_name(processor)} returned {type(scores_1V).__name__} {shape}, must be a "
-                f"tensor {tuple(logits_1V.shape)}"
-            )
+        _check_scores(scores_1V, logits_1V, processor)
     return scores_1V
+
+
+def _check_scores(scores_1V: Any, logits_1V: torch.Tensor, processor: LogitsProcessor) -> None:
+    said = f"logits processor {_name(processor)} returned"
+    if not isinstance(scores_1V, torch.Tensor) or scores_1V.shape != logits_1V.shape:
+        shape = tuple(getattr(scores_1V, "shape", ()))
+        raise ValueError(
+            f"{said} {type(scores_1V).__name__} {shape}, must be a tensor {tuple(logits_1V.shape)}"
+        )
+    if not scores_1V.is_floating_point() or scores_1V.device != logits_1V.device:
+        raise ValueError(
+            f"{said} {scores_1V.dtype} on {scores_1V.device}, must be floating-point numbers on "
+            f"{logits_1V.device}"
+        )
 
 
 def scaled_logits(logits_RV: torch.Tensor, sampling: Sampling) -> torch.Tensor:

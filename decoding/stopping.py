@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any
 
 from decoding.text_stream import TextStream
@@ -30,24 +29,15 @@ class StopStrings:
         self._stream = TextStream(tokenizer, prompt_ids)
         self._longest = max(len(string) for string in self.strings)
         self._given = 0
-        self._ahead = 0
 
     def push(self, token_id: int) -> bool:
         """Add a token; is a stop string complete?"""
-        piece = self._stream.push([token_id])
-        whole = piece
-        if not piece:
-            # A token may end characters and begin another: the stream waits, a stop string must not. A copy
-            # is asked, so that the stream goes on waiting.
-            whole = copy(self._stream).push([], last=True).rstrip("\ufffd")
-        new, self._ahead = whole[self._ahead :], 0 if piece else len(whole)
-        return self._read(new)
+        return self._read(self._stream.push([token_id]))
 
     def finish(self) -> None:
         """Take what is left of a character whose tokens ended with the text."""
         if self.found is None:
-            self._read(self._stream.push([], last=True)[self._ahead :])
-            self._ahead = 0
+            self._read(self._stream.push([], last=True))
 
     def take(self, last: bool) -> str:
         """The text since the last call that no stop string can take back (all of it when `last`)."""
@@ -75,10 +65,14 @@ class StopStrings:
         return 0
 
 
-def check_stop_strings(strings: Sequence[str]) -> tuple[str, ...]:
-    """The strings; ValueError if one is empty or no text."""
+def check_stop_strings(strings: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The strings, of one or several or none; ValueError if one is empty or no text."""
+    if strings is None:
+        return ()
     if isinstance(strings, str):
         strings = [strings]
+    if not isinstance(strings, Sequence):
+        raise ValueError(f"stop is {strings!r}, must be a string or a list of strings")
     for string in strings:
         if not isinstance(string, str) or not string:
             raise ValueError(f"a stop string is {string!r}, must be text of at least one character")

@@ -9,7 +9,7 @@ import pytest
 
 from decoding import FixedController, PlainController, SpeculativeDecoder
 from decoding.__main__ import main
-from decoding.decoder import Options
+from decoding.generation import Options
 from decoding.text_stream import TextStream
 
 
@@ -138,3 +138,37 @@ def test_an_empty_prompt_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_impossible_fixed_setting_is_refused(depth: int, size: int) -> None:
     with pytest.raises(ValueError, match=r"draft_depth|verification_size"):
         FixedController(depth, size)
+
+
+def test_pieces_carry_the_seed_and_the_last_one_why_it_ended(decoder: SpeculativeDecoder) -> None:
+    pieces = list(decoder.stream("a", max_new_tokens=9, temperature=1.0))
+    assert [piece.finish_reason for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
+    again = decoder.generate("a", max_new_tokens=9, temperature=1.0, seed=pieces[-1].seed)
+    assert again.finish_reason == pieces[-1].finish_reason is not None
+    assert again.text == "".join(piece.text for piece in pieces)
+
+
+def test_a_stream_gives_what_is_complete_and_waits_for_the_rest(decoder: SpeculativeDecoder) -> None:
+    """One token of "é" after another; a prompt that ends inside a character lends its tokens to nobody."""
+    first, second = decoder.encode("é")
+    stream = TextStream(decoder.tokenizer, decoder.encode("x"))
+    assert stream.push([*decoder.encode("ab"), first]) == "ab"
+    assert stream.push([second]) == "é"
+    assert stream.push([first]) == ""
+    assert stream.push([], last=True) == "\ufffd"
+    stream = TextStream(decoder.tokenizer, [*decoder.encode("x"), first])
+    assert stream.push([second, *decoder.encode("b")]) == "\ufffdb"
+
+
+def test_options_that_are_none_are_left_out(decoder: SpeculativeDecoder) -> None:
+    plain = decoder.generate("a", max_new_tokens=5)
+    none = decoder.generate("a", max_new_tokens=5, logits_processors=None, stop=None, stop_token_ids=None)
+    assert none.token_ids == plain.token_ids
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"logits_processors": max}, "logits_processors is <built-in function max>, must be a list"),
+        ({"stop": 5}, "stop is 5, must be a string or a list of strings"),
+        ({"stop_token_ids": 5}, "stop_token_ids is 5, must be a list of token ids"),
+    ]
+    for options, says in wrong:
+        with pytest.raises(ValueError, match=says):
+            decoder.generate("a", **options)
