@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -15,11 +16,14 @@ from decoding.controller import Controller, DraftView, FixedController, PlainCon
 from decoding.drafters.base import Drafter
 from decoding.drafters.causal_lm import CausalLMDrafter
 from decoding.drafters.ngram import NgramDrafter
+from decoding.exported import ExportedController, Network
+from decoding.features import DepthFeatures, SizeFeatures
 from decoding.records import CycleRecord
 from decoding.sampling import Sampling
 from decoding.session import Session
 from decoding.target import TargetModel
 from decoding.verify import accept_rejection
+from tests.fake_policies import DEPTH, INFO, SIZE, SIZES
 from tests.fakes import OracleDrafter, ScriptController, plain_text, tiny_causal_lm, tiny_eagle, tiny_target
 
 PROMPT = (5, 9, 4, 9, 5, 9, 4)
@@ -181,6 +185,23 @@ def test_controllers_look_at_the_next_distribution_and_are_not_asked_for_a_size(
 
     decode(start(drafter_called("eagle"), sampling=Sampling(1.0, top_k=5)), Looks(2, 1))
     assert Looks.sums == pytest.approx([1.0] * len(Looks.sums))
+
+
+def test_an_exported_policy_decides_the_depth() -> None:
+    """Made for `coupled`, whose features it reads from what was drawn; its size has no say."""
+    rng = np.random.default_rng(5)
+
+    def network(features: DepthFeatures | SizeFeatures, actions: int) -> Network:
+        weights = rng.normal(0, 1, (actions, len(features.names)))
+        return Network([(weights, np.linspace(0, 1, actions))], "relu")  # rather one level more
+
+    controller = ExportedController(INFO, network(DEPTH, 2), network(SIZE, len(SIZES)))
+    depths = set()
+    for seed in range(6):
+        session = start(drafter_called("eagle"), sampling=Sampling(1.0), seed=seed)
+        depths |= {record.draft_depth for record in decode(session, controller)}
+    assert controller.fallbacks == 0
+    assert len(depths) >= 3
 
 
 def test_coupled_views_have_no_next_distribution() -> None:
