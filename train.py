@@ -1,7 +1,6 @@
-"""Train a draft head, train the policies, export them for the decoder.
+"""Let a target write texts, train a draft head on them, train the policies, export them for the decoder.
 
-`python train.py {drafter,policy,export} --config C [--set a.b=v] --out DIR`. Every command goes on where it
-was killed.
+`python train.py {texts,drafter,policy,export} --config C [--set a.b=v] --out DIR`. Each goes on after a kill.
 """
 
 from __future__ import annotations
@@ -23,14 +22,17 @@ from configs.loading import dump_config
 from configs.schema import Config
 from decoding.artifacts import read_json, write_json, write_text
 from decoding.controller import FixedController
+from decoding.corpus import corpus_name
 from decoding.decoder import SpeculativeDecoder
 from decoding.exported import Constant, ExportedController, PolicyInfo
 from decoding.features import DepthFeatures, SizeFeatures
 from decoding.head_recipe import prepare
 from decoding.machine import use_threads
 from decoding.metrics import tokens_per_second
-from decoding.models import load_model
+from decoding.models import LoadedModel, load_model
+from decoding.self_text import TextSettings, enough_shards, recorded_seed, write_texts
 from decoding.session import Session
+from decoding.text_plans import read_openings
 from decoding.train_head import HeadSettings, HeadTrainer
 from decoding.workload import Request, load_workload, select
 from evaluation.validation import validate
@@ -43,10 +45,11 @@ INFO_FILE = "training.json"
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 2 and one line for a user's mistake."""
     parser = argparse.ArgumentParser(prog="train.py", description=__doc__, allow_abbrev=False)
-    parser.add_argument("what", choices=["drafter", "policy", "export"], help="what to do")
+    parser.add_argument("what", choices=["texts", "drafter", "policy", "export"], help="what to do")
     add_flags(parser)
     options = parser.parse_args(arguments)
     commands: dict[str, Callable[[Config, Path], None]] = {
+        "texts": write_own_texts,
         "drafter": train_drafter,
         "policy": train_policy,
         "export": export,
@@ -54,18 +57,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code(lambda: commands[options.what](read_config(options), options.out))
 
 
+def write_own_texts(config: Config, out: Path) -> None:
+    """Let the target write the texts that its head is trained on, into `out/texts`."""
+    threads = use_threads(config.threads)
+    _own_texts(
+        load_model(config.model.target, config.model.device, "float32"), config, out / "texts", threads
+    )
+    print(f"wrote {out / 'texts'}: train on it with --set drafter.corpus={out / 'texts'}")
+
+
+def _own_texts(model: LoadedModel, config: Config, folder: Path, threads: int) -> list[Path]:
+    """The shards with `written_tokens` tokens, written where they are not there yet."""
+    drafter = config.drafter
+    recorded = recorded_seed(folder)
+    settings = TextSettings(
+        tokens=drafter.written_tokens,
+        seed=recorded if recorded is not None and config.seed is None else chosen_seed(config),
+        max_length=drafter.max_length,
+        temperatures=tuple(drafter.written_temperatures),
+        batch=drafter.written_batch,
+    )
+    openings = read_openings(drafter.openings) if drafter.openings else []
+    for now in write_texts(model, folder, settings, openings):
+        print(f"{now}, {threads} threads", flush=True)
+    return enough_shards(folder, drafter.written_tokens)
+
+
 def train_drafter(config: Config, out: Path) -> None:
     """Train an EAGLE-3 head for the target; the result is the folder `out/head`."""
     settings = config.drafter
-    if settings.corpus is None:
-        raise ValueError(
-            "drafter.corpus is not set: name a .jsonl or .npz of texts, --set drafter.corpus=FILE"
-        )
     threads = use_threads(config.threads)
+    # Training needs fp32, whatever the target will decode in.
+    model = load_model(config.model.target, config.model.device, "float32")
     trainer = prepare(
-        # Training needs fp32, whatever the target will decode in.
-        load_model(config.model.target, config.model.device, "float32"),
-        settings.corpus,
+        model,
+        settings.corpus or _own_texts(model, config, out / "texts", threads),
         HeadSettings(
             minutes=settings.minutes,
             unroll_steps=settings.unroll_steps,
@@ -88,7 +114,7 @@ def train_drafter(config: Config, out: Path) -> None:
         "steps": trainer.step,
         "threads": threads,
         "held_out_agreement_by_step": [round(share, 3) for share in agreement],
-        "settings": config.model_dump(mode="json")["drafter"] | {"corpus": settings.corpus.name},
+        "settings": config.model_dump(mode="json")["drafter"] | {"corpus": corpus_name(settings.corpus)},
         "target": config.model.target,
     }
     trainer.head.save(out / "head", card)

@@ -29,6 +29,19 @@ def _from_repo_root(value: Any) -> Any:
     return (REPO_ROOT / Path(value).expanduser()).resolve()
 
 
+def _one_or_more(value: Any) -> Any:
+    """A path or a list of paths; as one validator, since a union's messages name its alternatives' types."""
+    if not isinstance(value, list):
+        return _from_repo_root(value)
+    if not value or None in value:
+        raise ValueError("must be a path, or a list of at least one")
+    return [_from_repo_root(item) for item in value]
+
+
+def _all_as_written(paths: Path | list[Path]) -> str | list[str]:
+    return [_as_written(path) for path in paths] if isinstance(paths, list) else _as_written(paths)
+
+
 def _as_written(path: Path) -> str:
     """The inverse, for dumps and reports: a path inside the checkout says nothing about the machine."""
     return str(path.relative_to(REPO_ROOT) if path.is_relative_to(REPO_ROOT) else path)
@@ -41,6 +54,11 @@ def _strictly_increasing(values: list[int]) -> list[int]:
 
 
 RepoPath = Annotated[Path, BeforeValidator(_from_repo_root), PlainSerializer(_as_written, when_used="json")]
+RepoPaths = Annotated[
+    Path | list[Path],
+    BeforeValidator(_one_or_more),
+    PlainSerializer(_all_as_written, when_used="json"),
+]
 Increasing = Annotated[
     list[Annotated[int, Field(ge=1, le=1024)]], Field(min_length=1), AfterValidator(_strictly_increasing)
 ]
@@ -199,8 +217,21 @@ class EvaluationSettings(Section):
 class DrafterSettings(Section):
     """Training of an EAGLE-3 head for the target."""
 
-    corpus: RepoPath | None = Field(
-        None, description="JSONL of texts, or .npz with tokens, offsets and prompt_lengths; needed to train"
+    corpus: RepoPaths | None = Field(
+        None,
+        description="JSONL of texts, .npz with tokens and offsets, a folder of such .npz, or a list of these;"
+        " null: the target writes its own",
+    )
+    written_tokens: int = Field(
+        1_000_000, ge=1, description="tokens that the target writes, prompts included"
+    )
+    written_temperatures: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=1)] = Field(
+        [0.0, 0.0, 0.7, 1.0], description="of its answers, each as often as it is named; 0 is greedy"
+    )
+    written_batch: int = Field(64, ge=1, le=4096, description="texts written at a time")
+    openings: RepoPath | None = Field(
+        Path("configs/prompts/openings.jsonl"),
+        description="beginnings of user turns that it completes; null: it begins every turn itself",
     )
     draft_vocabulary: int = Field(
         6144, ge=2, description="commonest tokens of the corpus that the head can draft"

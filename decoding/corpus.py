@@ -1,39 +1,65 @@
-"""Texts to train a draft head on: token sequences from an archive or a JSONL file."""
+"""Texts to train a draft head on: token sequences from archives and JSONL files."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
 import zlib
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from decoding.artifacts import sha256_file
 
-def load_corpus(path: Path, tokenizer: Any, vocabulary_size: int, max_length: int) -> list[np.ndarray]:
+
+def load_corpus(
+    source: Path | Sequence[Path], tokenizer: Any, vocabulary_size: int, max_length: int
+) -> list[np.ndarray]:
     """Read texts as int64 arrays of 4 to `max_length` token ids; shorter ones are left out.
 
     `.npz` holds `tokens` (end to end) and `offsets` (n + 1). `.jsonl` holds one object a line with `text`, or
-    with `messages` in the chat format. ValueError names the file, and the line where there is one.
+    with `messages` in the chat format. A folder stands for its `.npz` files, in the order of their names, and
+    several sources are read one after the other. ValueError names the file, and the line where there is one.
     """
-    if path.suffix == ".npz":
-        texts = _from_archive(path)
-    elif path.suffix == ".jsonl":
-        texts = _from_lines(path, tokenizer)
-    else:
-        raise ValueError(f"corpus {path} must end in .npz or .jsonl, not {path.suffix or 'nothing'!r}")
-    for number, text in enumerate(texts):
-        if len(text) and not 0 <= int(text.min()) <= int(text.max()) < vocabulary_size:
-            raise ValueError(
-                f"corpus {path}: text {number} has ids outside 0..{vocabulary_size - 1}: "
-                "another model's tokenizer?"
-            )
-    kept = [text[:max_length] for text in texts if len(text) >= 4]
+    kept = []
+    for path in corpus_files(source):
+        for number, text in enumerate(_read(path, tokenizer)):
+            if len(text) and not 0 <= int(text.min()) <= int(text.max()) < vocabulary_size:
+                raise ValueError(
+                    f"corpus {path}: text {number} has ids outside 0..{vocabulary_size - 1}: "
+                    "another model's tokenizer?"
+                )
+            if len(text) >= 4:
+                kept.append(text[:max_length])
     if not kept:
-        raise ValueError(f"corpus {path} holds no text of at least 4 tokens")
+        raise ValueError(f"corpus {_named(source)} holds no text of at least 4 tokens")
     return kept
+
+
+def corpus_files(source: Path | Sequence[Path]) -> list[Path]:
+    """The files of a corpus: of each folder its `.npz` files by name. ValueError for a folder without any."""
+    files: list[Path] = []
+    for path in _sources(source):
+        shards = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+        if not shards:
+            raise ValueError(f"corpus folder {path} holds no .npz file")
+        files += shards
+    return files
+
+
+def corpus_name(source: Path | Sequence[Path] | None) -> str:
+    """What a card calls a corpus: names without folders, which would tell of the machine; None: its own."""
+    return ", ".join(path.name for path in _sources(source)) if source else "written by the target itself"
+
+
+def corpus_digest(source: Path | Sequence[Path]) -> str:
+    """Hexadecimal SHA-256 of a corpus: of the file, or of the digests of several files in their order."""
+    digests = [sha256_file(path) for path in corpus_files(source)]
+    return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def split_held_out(texts: list[np.ndarray], share: float) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -46,6 +72,22 @@ def split_held_out(texts: list[np.ndarray], share: float) -> tuple[list[np.ndarr
     if not held or not rest:
         raise ValueError(f"{len(texts)} texts with a held-out share of {share} leave one side empty")
     return rest, held
+
+
+def _sources(source: Path | Sequence[Path]) -> list[Path]:
+    return [source] if isinstance(source, Path) else list(source)
+
+
+def _named(source: Path | Sequence[Path]) -> str:
+    return ", ".join(map(str, _sources(source)))
+
+
+def _read(path: Path, tokenizer: Any) -> list[np.ndarray]:
+    if path.suffix == ".npz":
+        return _from_archive(path)
+    if path.suffix == ".jsonl":
+        return _from_lines(path, tokenizer)
+    raise ValueError(f"corpus {path} must end in .npz or .jsonl, not {path.suffix or 'nothing'!r}")
 
 
 def _from_archive(path: Path) -> list[np.ndarray]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from decoding.artifacts import sha256_file
-from decoding.corpus import load_corpus, split_held_out
+from decoding.corpus import corpus_digest, load_corpus, split_held_out
 from decoding.drafters.eagle_head import EagleConfig, EagleHead
 from decoding.models import LoadedModel
 from decoding.train_head import HeadSettings, HeadTrainer, frequent_vocabulary, initialise_from_target
@@ -16,7 +16,7 @@ _HELD_OUT_TEXTS = 40
 
 def prepare(
     model: LoadedModel,
-    corpus: Path,
+    corpus: Path | Sequence[Path],
     settings: HeadSettings,
     *,
     draft_vocabulary: int,
@@ -26,6 +26,7 @@ def prepare(
     """A trainer for a fresh head of `model` (loaded in fp32) on the texts of `corpus`.
 
     Args:
+        corpus: a file of texts, a folder of shards, or several of these (see `load_corpus`).
         draft_vocabulary: ids that the head can draft, the most frequent of the training texts.
         max_length: longer texts are cut.
         held_out_share: of the texts, kept to measure agreement.
@@ -39,7 +40,7 @@ def prepare(
     initialise_from_target(head, target)
     identity = {
         "target": target.fingerprint(),
-        "corpus": sha256_file(corpus),
+        "corpus": corpus_digest(corpus),
         "draft_vocabulary": draft_vocabulary,
         "max_length": max_length,
         "held_out_share": held_out_share,
