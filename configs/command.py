@@ -4,7 +4,8 @@ import argparse
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -49,8 +50,13 @@ def chosen_seed(config: Config) -> int:
     return seed
 
 
-def exit_code(command: Callable[[], None]) -> int:
-    """Run a command; a user's mistake becomes one line on standard error and exit code 2."""
+def exit_code(
+    command: Callable[[], None], interrupted: str = "the same command goes on from the last checkpoint"
+) -> int:
+    """Run a command; a user's mistake becomes one line on standard error and exit code 2.
+
+    `interrupted` says what an interrupt leaves.
+    """
     try:
         command()
     except ValueError as error:
@@ -60,9 +66,26 @@ def exit_code(command: Callable[[], None]) -> int:
         print(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        print(f"\ninterrupted; {interrupted}", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar to call with (done, total, note); it appears with the first call, after all refusals."""
+    bar = progress_bar()
+    task = bar.add_task(what, total=None, note="")
+
+    def show(done: int, total: int, note: str) -> None:
+        if not bar.live.is_started:
+            bar.start()
+        bar.update(task, completed=done, total=total, note=note)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
 
 
 def progress_bar() -> Progress:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from decoding.controller import Controller, FixedController, PlainController
+    from decoding.controller import Controller, DraftView, FixedController, PlainController
     from decoding.decoder import SpeculativeDecoder
     from decoding.exported import ExportedController
     from decoding.generation import Generation, Options, StreamPiece
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Controller",
     "CycleRecord",
+    "DraftView",
     "ExportedController",
     "FixedController",
     "Generation",
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "controller": ("Controller", "FixedController", "PlainController"),
+    "controller": ("Controller", "DraftView", "FixedController", "PlainController"),
     "decoder": ("SpeculativeDecoder",),
     "exported": ("ExportedController",),
     "generation": ("Generation", "Options", "StreamPiece"),

@@ -70,6 +70,7 @@ def run(options: argparse.Namespace) -> None:
     # Imported here, under the caller's handlers: an interrupt in the seconds that it takes is no fault.
     from decoding.controller import PlainController
     from decoding.decoder import SpeculativeDecoder, fresh_seed
+    from decoding.exported import ExportedController
     from decoding.machine import use_threads
     from decoding.sampling import Sampling
     from decoding.session import check_rule
@@ -83,6 +84,8 @@ def run(options: argparse.Namespace) -> None:
     check_rule(options.rule)
     if not options.prompt.strip():
         raise ValueError("the prompt is empty: give some text")
+    if options.policy is not None:
+        ExportedController.load(options.policy)  # neither need a mistake in this path
     if options.max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens is {options.max_new_tokens}, must be >= 1")
     decoder = SpeculativeDecoder.from_pretrained(

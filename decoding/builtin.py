@@ -98,6 +98,9 @@ def _is_complete(folder: Path) -> bool:
 def _convert(gguf: Path, folder: Path) -> None:
     import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # our own line has said what is going on
 
     options: dict[str, Any] = {"gguf_file": gguf.name, "dtype": torch.bfloat16}
     # Later releases keep GGUF weights packed unless told otherwise; earlier ones know no such switch.

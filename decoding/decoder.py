@@ -176,7 +176,7 @@ class SpeculativeDecoder:
             self.drafter,
             ids,
             max_new_tokens=max_new_tokens,
-            end_ids=self.model.end_ids | checked_token_ids(stop_token_ids),
+            end_ids=self.model.end_ids | checked_token_ids(stop_token_ids, self.target.vocabulary_size),
             sampling=sampling,
             seed=seed,
             rule=rule,

@@ -86,7 +86,7 @@ def checked_processors(processors: Sequence[LogitsProcessor] | None) -> tuple[Lo
     return tuple(processors)
 
 
-def checked_token_ids(ids: Collection[int] | None) -> frozenset[int]:
+def checked_token_ids(ids: Collection[int] | None, vocabulary_size: int) -> frozenset[int]:
     """The ids that end a text, of several or none; ValueError if they are no token ids."""
     if ids is None:
         return frozenset()
@@ -95,4 +95,6 @@ def checked_token_ids(ids: Collection[int] | None) -> frozenset[int]:
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int):
             raise ValueError(f"a stop token id is {token!r}, must be a whole number (strings go to `stop`)")
+        if not 0 <= token < vocabulary_size:
+            raise ValueError(f"a stop token id is {token}, must be in 0..{vocabulary_size - 1}")
     return frozenset(ids)

@@ -263,6 +263,6 @@ def _check_samples(samples: int, laws: Sequence[np.ndarray]) -> None:
     if not enough(samples):
         least = next(number for number in count(samples) if enough(number))
         raise ValueError(
-            f"samples is {samples}, must be >= {least}: with fewer some law leaves less than {_LEAST_CELLS} "
+            f"samples is {samples}, must be >= {least}: with fewer some law leaves fewer than {_LEAST_CELLS} "
             f"cells that expect {LEAST_EXPECTED} texts"
         )

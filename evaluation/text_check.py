@@ -1,12 +1,10 @@
-"""`evaluate.py --check-text`: is every text plain decoding's, and where one is not, is that rounding or a
-fault?
+"""`evaluate.py --check-text`: is every text plain decoding's, and where not, is that rounding or a fault?
 
 A forward over several rows rounds differently from a forward over one, most of all in half precision. Where
 two tokens are closer than that, texts may part: a tie. So the first token at which a text parts from plain
-    decoding's
-is examined. The logits of plain decoding there are computed once more, and the smallest error of a logit that
-would let plain decoding choose the other token is compared with the error that this target, in this dtype, on
-this machine really makes. More than that is a fault of the program.
+decoding's is examined. The logits of plain decoding there are computed once more, and the smallest error of a
+logit that would let plain decoding choose the other token is compared with the error that this target really
+makes, in this dtype, on this machine. More than that is a fault of the program.
 
 Legend: V vocabulary.
 """

@@ -108,9 +108,8 @@ def could_choose(
     """Whether some logits within `error` of these make `token` the choice.
 
     Tried: the token raised against all others; the plain choice lowered against all others (it may drop out
-        at
-    the border of top-k, top-p or min-p); the border of top-p moved as far as the errors of the probabilities
-    that it sums can move it. Two of these at once are rarer than is worth the leniency.
+    at the border of top-k, top-p or min-p); the border of top-p moved as far as the errors of the
+    probabilities that it sums can move it. Two of these at once are rarer than is worth the leniency.
     """
     (plain_token,) = chooser.choose(logits_V[None], [index], [context])
     raised_V, lowered_V = logits_V.clone(), logits_V.clone()
@@ -125,8 +124,7 @@ def _moved_borders(chooser: TokenChooser, error: float) -> list[TokenChooser]:
     sampling = chooser.sampling
     if sampling.temperature == 0 or sampling.top_p is None or sampling.top_p >= 1:
         return []
-    # Errors e of the logits move a probability p at temperature T to between p exp(-2 e / T) and p exp(2 e /
-    # T).
+    # Errors e of the logits move a probability p at temperature T by a factor of exp(2 e / T) at most.
     factor = math.exp(min(2 * error / sampling.temperature, 700.0))
     borders = (sampling.top_p / factor, 1 - (1 - sampling.top_p) / factor)
     return [TokenChooser(replace(sampling, top_p=max(border, 1e-300)), chooser.noise) for border in borders]

@@ -43,11 +43,11 @@ class World:
 
 def tiny_world() -> World:
     """Always the same weights: seeds and scales under which no law is flat or sure, the law depends on more
-    than the last token, and every drafter is accepted at some times and rejected at others."""
+    than the last token, and every drafter is accepted at some times and rejected at others, greedily too."""
     with torch.random.fork_rng(devices=[]):
         target = _RememberingTarget(_llama(seed=78, layers=2, sureness=0.6))
         small = _RememberingTarget(_llama(seed=1, layers=1, sureness=1.0))
-        torch.manual_seed(9)
+        torch.manual_seed(15)
         head = EagleHead(EagleConfig.from_target(target, VOCABULARY - 1))
         head.requires_grad_(False)
         for parameter in head.parameters():

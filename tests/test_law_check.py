@@ -230,6 +230,7 @@ def test_a_fault_is_found(
     report = check(case, samples=samples)
     assert report.faults == list(report.rows)
     assert "2 of 2 rows do not follow the target's law" in printed(report)
+    assert printed(report).count("FAULT: ") == 2
 
 
 def test_equal_seeds_give_equal_reports() -> None:
@@ -304,7 +305,7 @@ def test_the_power_is_what_is_said() -> None:
 
 def test_too_few_samples_and_seeds_out_of_range_are_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"samples is 10, must be >= \d+: with fewer some law leaves less than 5"
+        ValueError, match=r"samples is 10, must be >= \d+: with fewer some law leaves fewer than 5"
     ):
         check_law(10)
     for samples in (0, -1, 2.5, True, 10**9):
@@ -315,8 +316,8 @@ def test_too_few_samples_and_seeds_out_of_range_are_refused() -> None:
             check_law(FEW, seed)  # type: ignore[arg-type]
 
 
-def printed(report: LawReport) -> str:
-    console = Console(file=io.StringIO(), width=400)
+def printed(report: LawReport, width: int = 400) -> str:
+    console = Console(file=io.StringIO(), width=width)
     print_law(report, console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -325,10 +326,12 @@ def printed(report: LawReport) -> str:
 def test_the_table_ends_in_one_sentence_and_json_is_plain() -> None:
     report = check(Case("coupled", "ngram", Law(1.0, top_k=3)), samples=FEW)
     text = printed(report)
-    assert "T 1, top-k 3" in text
+    assert "T 1, k 3" in text
+    assert max(map(len, printed(report, width=80).splitlines())) <= 80
+    assert "…" not in printed(report, width=80)
     last = text.strip().splitlines()[-1]
     assert last.startswith("Exact text: all 2 rows follow the target's law (smallest p after Holm ")
-    assert "with probability 90% a row finds a law 0." in last
+    assert "is found by a controller's row with probability 90%" in last
     again = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert (again["samples"], again["seed"], again["faults"], len(again["rows"])) == (FEW, 0, 0, 2)
     assert again["rows"][0]["p_value"] == report.rows[0].p_value
