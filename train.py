@@ -26,7 +26,7 @@ from decoding.corpus import corpus_name
 from decoding.decoder import SpeculativeDecoder
 from decoding.exported import Constant, ExportedController, PolicyInfo
 from decoding.features import DepthFeatures, SizeFeatures
-from decoding.head_recipe import prepare
+from decoding.head_recipe import check_draft_vocabulary, prepare
 from decoding.machine import use_threads
 from decoding.metrics import tokens_per_second
 from decoding.models import LoadedModel, load_model
@@ -77,8 +77,7 @@ def _own_texts(model: LoadedModel, config: Config, folder: Path, threads: int) -
         temperatures=tuple(drafter.written_temperatures),
         batch=drafter.written_batch,
     )
-    openings = read_openings(drafter.openings) if drafter.openings else []
-    for now in write_texts(model, folder, settings, openings):
+    for now in write_texts(model, folder, settings, read_openings(drafter.openings)):
         print(f"{now}, {threads} threads", flush=True)
     return enough_shards(folder, drafter.written_tokens)
 
@@ -89,6 +88,7 @@ def train_drafter(config: Config, out: Path) -> None:
     threads = use_threads(config.threads)
     # Training needs fp32, whatever the target will decode in.
     model = load_model(config.model.target, config.model.device, "float32")
+    check_draft_vocabulary(model, settings.draft_vocabulary)
     trainer = prepare(
         model,
         settings.corpus or _own_texts(model, config, out / "texts", threads),

@@ -14,6 +14,13 @@ from decoding.train_head import HeadSettings, HeadTrainer, frequent_vocabulary, 
 _HELD_OUT_TEXTS = 40
 
 
+def check_draft_vocabulary(model: LoadedModel, size: int) -> None:
+    """ValueError if a head of `model` cannot draft `size` ids: to be said before texts are written for it."""
+    least, most = len(model.end_ids), model.target.vocabulary_size
+    if not least <= size <= most:
+        raise ValueError(f"draft vocabulary of {size} is outside {least}..{most}")
+
+
 def prepare(
     model: LoadedModel,
     corpus: Path | Sequence[Path],

@@ -85,11 +85,13 @@ def frame_of(model: LoadedModel) -> Frame:
     return Frame(ids[0], ids[1], model.end_ids | special, model.end_ids, chat=True)
 
 
-def read_openings(path: Path) -> list[Opening]:
+def read_openings(path: Path | None) -> list[Opening]:
     """JSONL, an object a line: `task`, `begin` and perhaps `then`, a list of texts with `{passage}` in them.
 
-    ValueError names file and line.
+    No path, no openings. ValueError names file and line.
     """
+    if path is None:
+        return []
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

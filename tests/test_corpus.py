@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decoding.corpus import load_corpus, split_held_out
+from decoding.corpus import corpus_digest, corpus_files, corpus_name, load_corpus, split_held_out
 
 
 class ByteTokenizer:
@@ -25,7 +26,7 @@ class ByteTokenizer:
         return [byte for message in messages for byte in (*message["content"].encode(), 0)]
 
 
-def load(path: Path, vocabulary: int = 256, longest: int = 20) -> list[list[int]]:
+def load(path: Path | list[Path], vocabulary: int = 256, longest: int = 20) -> list[list[int]]:
     return [text.tolist() for text in load_corpus(path, ByteTokenizer(), vocabulary, longest)]
 
 
@@ -127,6 +128,48 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
         load(archive(tmp_path / "ids.npz", [[1] * 5, [50] * 5]), vocabulary=50)
     with pytest.raises(ValueError, match="holds no text of at least 4 tokens"):
         load(archive(tmp_path / "short.npz", [[1], [2]]))
+
+
+def test_a_folder_stands_for_its_archives_by_name(tmp_path: Path) -> None:
+    """Other files are passed over: a record of how the texts were made lies among them."""
+    for name in ("b", "a", "c"):
+        archive(tmp_path / f"{name}.npz", [[ord(name)] * 4, [9] * 30])
+    (tmp_path / "texts.json").write_text("{}")
+    assert corpus_files(tmp_path) == [tmp_path / f"{name}.npz" for name in "abc"]
+    assert load(tmp_path) == [text for name in b"abc" for text in ([name] * 4, [9] * 20)]
+    (tmp_path / "empty.npz").mkdir()
+    with pytest.raises(ValueError, match=r"corpus folder .*empty.npz holds no .npz file"):
+        load(tmp_path / "empty.npz")
+
+
+def test_several_corpora_are_read_in_their_order(tmp_path: Path) -> None:
+    """Archives, lines and folders together; one without a usable text is no mistake, all without are."""
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text(json.dumps({"text": "abcd"}))
+    (tmp_path / "folder").mkdir()
+    archive(tmp_path / "folder" / "x.npz", [[1] * 4])
+    short = archive(tmp_path / "short.npz", [[7]])
+    sources = [lines, short, tmp_path / "folder", lines]
+    assert load(sources) == [list(b"abcd"), [1] * 4, list(b"abcd")]
+    with pytest.raises(ValueError, match=r"corpus .*short.npz, .*short.npz holds no text of at least 4"):
+        load([short, short])
+    archive(tmp_path / "folder" / "y.npz", [[1] * 4, [300] * 4])
+    with pytest.raises(ValueError, match=r"corpus .*y.npz: text 1 has ids outside"):
+        load(sources)
+    assert corpus_name(sources) == "lines.jsonl, short.npz, folder, lines.jsonl"
+    assert corpus_name(lines) == "lines.jsonl"
+    assert corpus_name(None) == "written by the target itself"
+
+
+def test_a_digest_tells_corpora_apart(tmp_path: Path) -> None:
+    """One file's is that of its bytes, which older checkpoints hold; a folder's is that of its files."""
+    one, two = archive(tmp_path / "1.npz", [[1] * 4]), archive(tmp_path / "2.npz", [[2] * 4])
+    assert corpus_digest(one) == corpus_digest([one]) == hashlib.sha256(one.read_bytes()).hexdigest()
+    assert corpus_digest(tmp_path) == corpus_digest([one, two])
+    assert len({corpus_digest(source) for source in (one, two, [one, two], [two, one], [one, one])}) == 5
+    before = corpus_digest(tmp_path)
+    archive(two, [[3] * 4])
+    assert corpus_digest(tmp_path) != before
 
 
 def test_copies_of_a_prompt_stay_on_one_side() -> None:
