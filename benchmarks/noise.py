@@ -32,6 +32,8 @@ TOP_K = 50
 # from the tau of 1.7 to 2.5 that the log reports at depth 4.
 ROWS_BY_DEPTH = {2: 2, 4: 3, 6: 3}
 
+MOST_TOKENS = 10_000_000  # beyond any tokenizer; more would only fill the memory
+
 
 @dataclass(frozen=True, slots=True)
 class Draws:
@@ -61,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(arguments)
         if options.rounds < 3:
             raise ValueError(f"--rounds is {options.rounds}, must be >= 3")
-        if options.vocabulary < 1:
-            raise ValueError(f"--vocabulary is {options.vocabulary}, must be >= 1")
+        if not 1 <= options.vocabulary <= MOST_TOKENS:
+            raise ValueError(f"--vocabulary is {options.vocabulary}, must be in 1..{MOST_TOKENS}")
         if not 1 <= options.draft_vocabulary <= options.vocabulary:
             raise ValueError(
                 f"--draft-vocabulary is {options.draft_vocabulary}, must be in 1..{options.vocabulary}"

@@ -36,6 +36,8 @@ def read_config(options: argparse.Namespace) -> Config:
     if options.out.exists() and not options.out.is_dir():
         raise ValueError(f"--out {options.out} is a file, must be a folder")
     there = next(folder for folder in [options.out, *options.out.absolute().parents] if folder.exists())
+    if not there.is_dir():
+        raise ValueError(f"--out {options.out} cannot be a folder: {there} is a file")
     if not os.access(there, os.W_OK):
         raise ValueError(f"--out {options.out} cannot be written: {there} is read-only")
     return load_config(options.config, options.overrides)

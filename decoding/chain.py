@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -39,28 +40,38 @@ class Chain(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A chain of tokens, and for each the distribution (V) that it was drawn from."""
+
+    tokens: list[int]
+    probs: list[Any]
+
+
 def draft_chain(
     chain: Chain, view: DraftView, draws: Draws, lap: Callable[[str], None]
-) -> Generator[Question, int, list[Any]]:
+) -> Generator[Question, int, Drawn]:
     """Draft until the controller stops, the limit is reached or there is nothing to propose.
 
     Yields a question before each draw: `draft` before the first, `level` before every later one. The view's
     `next_probs` then gives the distribution that would be drawn from; it is computed when somebody asks.
 
     Returns:
-        The draft distribution (V) of every token drawn.
+        What was drawn. Kept here and not read from the view: a controller that wrote into the tree it is
+        shown must not decide what is verified.
     """
-    drawn_from: list[Any] = []
-    while view.tree.depth < view.depth_limit:
+    drawn = Drawn([], [])
+    limit = view.depth_limit
+    while len(drawn.tokens) < limit:
 
         def look() -> Any | None:
             lap("policy")
             probs_V = chain.next_probs()
             lap("draft")  # the draft's time, whoever wanted to look
-            return probs_V
+            return None if probs_V is None else probs_V + 0  # a copy: what is drawn from stays as it is
 
         view.next_probs = look
-        more = yield Question("level" if view.tree.depth else "draft", view)
+        more = yield Question("level" if drawn.tokens else "draft", view)
         view.next_probs = None  # it speaks of this token; a later one has another
         lap("policy")
         if not more:
@@ -70,9 +81,10 @@ def draft_chain(
             break
         token = draws.token(probs_V)
         chain.append(token, probs_V[token])
-        drawn_from.append(probs_V)
+        drawn.tokens.append(token)
+        drawn.probs.append(probs_V)
         lap("draft")
-    return drawn_from
+    return drawn
 
 
 class ModelChain:

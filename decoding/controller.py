@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from decoding.records import CycleRecord
 from decoding.tree import DraftTree
 
@@ -66,12 +68,18 @@ class Controller(Protocol):
 
 
 def answer(controller: Controller, question: Question) -> int:
-    """Put a question to a controller."""
-    if question.kind == "draft":
-        return int(controller.wants_draft(question.view))
-    if question.kind == "level":
-        return int(controller.wants_level(question.view))
-    return controller.verification_size(question.view)
+    """Put a question to a controller; ValueError if its answer is no truth value or whole number."""
+    if question.kind == "size":
+        said: Any = controller.verification_size(question.view)
+    else:
+        ask = controller.wants_draft if question.kind == "draft" else controller.wants_level
+        said = ask(question.view)
+    if not isinstance(said, int | np.integer | np.bool_):
+        kind = "a whole number" if question.kind == "size" else "True or False"
+        raise ValueError(
+            f"{type(controller).__name__} answered {said!r} to {question.kind!r}, must be {kind}"
+        )
+    return int(said)
 
 
 class PlainController:

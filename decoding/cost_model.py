@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -90,8 +91,9 @@ def expected_emitted_from_prefixes(prefix_probabilities: Sequence[Number]) -> Nu
     The mean of a count is the sum of its tail probabilities P(accepted >= i); the 1 is the closing token. In
     a tree, read "the accepted path reaches depth i".
     """
-    _check_prefixes(prefix_probabilities)
-    return 1 + sum(prefix_probabilities)
+    prefixes = tuple(prefix_probabilities)  # an iterator would be used up by the check
+    _check_prefixes(prefixes)
+    return 1 + sum(prefixes)
 
 
 def constant_prefixes(acceptance_rate: Number, draft_depth: int) -> tuple[Number, ...]:
@@ -265,7 +267,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print("\n".join(lines))
+    try:
+        print("\n".join(lines), flush=True)
+    except OSError as error:
+        # The reader went away, or the disk is full; a second failure at exit would print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"error: cannot print: {error.strerror}", file=sys.stderr)
+        return 1
     return 0
 
 

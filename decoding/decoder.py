@@ -17,7 +17,7 @@ from decoding.exported import ExportedController
 from decoding.generation import Generation, Options, StreamPiece, checked_processors, checked_token_ids
 from decoding.models import LoadedModel, load_model
 from decoding.sampling import LogitsProcessor, Sampling
-from decoding.session import Rule, Session
+from decoding.session import FinishReason, Rule, Session
 from decoding.stopping import StopStrings, check_stop_strings
 from decoding.target import TargetModel
 from decoding.text_stream import TextStream
@@ -35,9 +35,8 @@ class SpeculativeDecoder:
     def __init__(self, model: LoadedModel, drafter: Drafter, controller: Controller | None = None) -> None:
         self.model = model
         self.drafter = drafter
-        self.controller: Controller = controller or FixedController(
-            drafter.draft_depth, drafter.verification_size
-        )
+        usual = FixedController(drafter.draft_depth, drafter.verification_size)
+        self.controller: Controller = usual if controller is None else controller
 
     @classmethod
     def from_pretrained(
@@ -202,16 +201,16 @@ class SpeculativeDecoder:
         """
         seed = fresh_seed() if seed is None else seed
         session = self.open_session(prompt, seed=seed, **options)
-        cycles = list(session.run(controller or self.controller))
-        assert session.finish_reason is not None
+        cycles = list(session.run(self.controller if controller is None else controller))
         log_probs = [value for record in cycles for value in record.log_probs]
+        text = self._text(session)
         return Generation(
-            text=self._text(session),
+            text=text,
             token_ids=session.generated,
             cycles=cycles,
             prefill_seconds=session.prefill_seconds,
             seed=seed,
-            finish_reason=session.finish_reason,
+            finish_reason=_finish_reason(session),
             log_probs=log_probs if options.get("log_probs") else None,
         )
 
@@ -229,7 +228,7 @@ class SpeculativeDecoder:
         """
         seed = fresh_seed() if seed is None else seed
         session = self.open_session(prompt, seed=seed, **options)
-        return self._pieces(session, controller or self.controller, seed)
+        return self._pieces(session, self.controller if controller is None else controller, seed)
 
     def _text(self, session: Session) -> str:
         # Decoded after the prompt's last token, as a stream is: some tokenizers drop a space that begins the
@@ -250,7 +249,14 @@ class SpeculativeDecoder:
                 if session.finished:
                     session.stop.finish()
                 text = session.stop.take(last=session.finished)
-            yield StreamPiece(text, record, seed, session.finish_reason)
+            yield StreamPiece(text, record, seed, _finish_reason(session) if session.finished else None)
+
+
+def _finish_reason(session: Session) -> FinishReason:
+    assert session.finish_reason is not None
+    # A stop string may be complete only once nothing can follow: where the text ended inside a character.
+    found = session.stop is not None and session.stop.found is not None
+    return "stop_string" if found else session.finish_reason
 
 
 def _encodable(text: str) -> str:

@@ -72,9 +72,7 @@ def _source(name: str) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"empty model name; use {builtin.NAME}, a folder, a .gguf file or a hub id")
     if name == builtin.NAME:
         return str(builtin.builtin_folder()), {"local_files_only": True}
-    if len(name) > 1000 or "\0" in name:
-        raise ValueError(f"{name[:40]!r}... is no model name")
-    path = Path(name).expanduser()
+    path = user_path(name)
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ValueError(f"GGUF file {path} does not exist")
@@ -93,9 +91,20 @@ def _source(name: str) -> tuple[str, dict[str, Any]]:
     return name, {}
 
 
+def user_path(name: str) -> Path:
+    """The path a user wrote, `~` expanded; ValueError if it cannot be one."""
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (RuntimeError, OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ValueError(f"{name[:60]!r} is no path and no model name: {reason}") from None
+    return path
+
+
 def _explain(name: str, error: Exception) -> str:
     """One line for a target that cannot be loaded."""
-    if Path(name).expanduser().exists() or name == builtin.NAME:
+    if user_path(name).exists() or name == builtin.NAME:
         text = " ".join(str(error).split())
         return f"model {name} is damaged, truncated or of an unsupported kind: {text[:200]}"
     return explain_hub_error("model", name, error, builtin.NAME)

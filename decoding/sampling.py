@@ -207,6 +207,11 @@ class TokenChooser:
 def no_distribution(index: int, sampling: Sampling) -> ValueError:
     """The error for logits from which no token can be chosen."""
     cause = "the weights are damaged, or the dtype overflows; try dtype bfloat16 or float32"
+    if sampling.temperature > 0 or sampling.repetition_penalty is not None:
+        cause += f"; or temperature {sampling.temperature:g}"
+        if sampling.repetition_penalty is not None:
+            cause += f" or repetition_penalty {sampling.repetition_penalty:g}"
+        cause += " is too extreme"
     if sampling.processors:
         names = ", ".join(_name(processor) for processor in sampling.processors)
         cause += f"; or the logits processors leave nothing to choose ({names})"

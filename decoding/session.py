@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from decoding.chain import ModelChain, SeededDraws, draft_chain
+from decoding.chain import Drawn, ModelChain, SeededDraws, draft_chain
 from decoding.controller import HISTORY, Controller, DraftView, Question, answer
 from decoding.drafters.base import Drafter
 from decoding.noise import NoiseStream
@@ -76,6 +76,7 @@ class Session:
         self.committed = list(prompt_ids)
         self.prompt_length = len(prompt_ids)
         self.finish_reason: FinishReason | None = None
+        self._broken = False
         self._token_limit = min(self.prompt_length + max_new_tokens, target.context_limit)
         self._target = target
         self._end_ids = frozenset(end_ids)
@@ -128,6 +129,8 @@ class Session:
         """
         if self.finished:
             raise ValueError("the request is finished: it met an end token, a stop string or its token limit")
+        if self._broken:
+            raise ValueError("the request failed while a draft was verified: begin it anew")
         clock = self._clock
         clock.start()
         context_length = len(self.committed)
@@ -135,22 +138,26 @@ class Session:
         limit = min(self.tokens_left - 1, self._draft.depth_limit())
         view = DraftView(tree, limit, context_length, self.tokens_left, self._history)
         clock.lap("draft")
+        drawn: Drawn | None = None
         if self._draws is None:
-            drawn_from = None
-            yield from self._draft_levels(view, clock)
+            yield from self._draft_levels(view, limit, clock)
             size = 0
             if tree.size:
                 size = max(0, min(tree.size, (yield Question("size", view))))
                 clock.lap("policy")
+            selection = tree.select(size)
+            selection.tokens[0] = self.committed[-1]  # whatever a controller wrote into the tree it was shown
         else:
             chain = ModelChain(self._draft, self._sampling, self.committed)
-            drawn_from = yield from draft_chain(chain, view, self._draws, clock.lap)
-            size = tree.size  # to leave out a token for what it is would bias the text
-        selection = tree.select(size)
+            drawn = yield from draft_chain(chain, view, self._draws, clock.lap)
+            # All of it: to leave out a token for what it is would bias the text.
+            selection = Selection.of([self.committed[-1], *drawn.tokens], range(-1, len(drawn.tokens)))
         clock.lap("select")
-        verdict, log_probs = self._verify(selection, drawn_from)
+        self._broken = True
+        verdict, log_probs = self._verify(selection, drawn)
         clock.lap("verify")
         self._commit(verdict)
+        self._broken = False
         clock.lap("commit")
         record = CycleRecord(
             draft_depth=tree.depth,
@@ -164,15 +171,15 @@ class Session:
         self._history.append(record)
         return record
 
-    def _draft_levels(self, view: DraftView, clock: PhaseClock) -> Generator[Question, int, None]:
-        if view.depth_limit <= 0:
+    def _draft_levels(self, view: DraftView, limit: int, clock: PhaseClock) -> Generator[Question, int, None]:
+        if limit <= 0:
             return
         more = yield Question("draft", view)
         clock.lap("policy")
         while more:
             extended = self._draft.extend()
             clock.lap("draft")
-            if not extended or view.tree.depth >= view.depth_limit:
+            if not extended or view.tree.depth >= limit:
                 return
             more = yield Question("level", view)
             clock.lap("policy")
@@ -184,20 +191,17 @@ class Session:
             self._draft.ingest(self.committed[1:], output.features_RF)
 
     @torch.inference_mode()
-    def _verify(
-        self, selection: Selection, drawn_from: list[Any] | None
-    ) -> tuple[Verdict, tuple[float, ...]]:
-        """Score the selection and accept from it: `drawn_from` are the draft distributions of a chain."""
+    def _verify(self, selection: Selection, drawn: Drawn | None) -> tuple[Verdict, tuple[float, ...]]:
+        """Score the selection and accept from it."""
         output = self._target.forward(
             selection.tokens, self.cache, parents=selection.parents, depths=selection.depths
         )
         self._last_features = output.features_RF
-        if self._draws is None or drawn_from is None:
+        if self._draws is None or drawn is None:
             verdict = accept_coupled(selection, self._chosen(output, selection), self._ends)
         else:
-            drafted = selection.tokens[1:]
-            target_probs = self._target_probs(output, drafted)
-            verdict = accept_rejection(drafted, drawn_from, target_probs, self._draws, self._ends)
+            target_probs = self._target_probs(output, drawn.tokens)
+            verdict = accept_rejection(drawn.tokens, drawn.probs, target_probs, self._draws, self._ends)
         if not self._wants_log_probs:
             return verdict, ()
         logits = output.logits_RV[torch.tensor(verdict.rows, device=output.logits_RV.device)]

@@ -76,4 +76,6 @@ def check_stop_strings(strings: str | Sequence[str] | None) -> tuple[str, ...]:
     for string in strings:
         if not isinstance(string, str) or not string:
             raise ValueError(f"a stop string is {string!r}, must be text of at least one character")
+        if any("\ud800" <= character <= "\udfff" for character in string):
+            raise ValueError(f"the stop string {string!r} is no valid UTF-8 text: no token could complete it")
     return tuple(strings)

@@ -25,6 +25,14 @@ class Selection:
     parents: np.ndarray
     depths: np.ndarray
 
+    @classmethod
+    def of(cls, tokens: list[int], parents: Sequence[int]) -> Selection:
+        """Rows in an order in which parents come first."""
+        depths = [0] * len(tokens)
+        for row, parent in enumerate(parents[1:], start=1):
+            depths[row] = depths[parent] + 1
+        return cls(tokens, np.array(parents, dtype=np.int64), np.array(depths, dtype=np.int64))
+
     @property
     def verification_size(self) -> int:
         return len(self.tokens) - 1
@@ -87,8 +95,4 @@ class DraftTree:
         nodes = [0, *sorted(self.ranked()[:size].tolist())]
         row_of = {node: row for row, node in enumerate(nodes)}
         parents = [row_of[self.parents[node]] if node else -1 for node in nodes]
-        return Selection(
-            [self.tokens[node] for node in nodes],
-            np.array(parents, dtype=np.int64),
-            np.array([self.depths[node] for node in nodes], dtype=np.int64),
-        )
+        return Selection.of([self.tokens[node] for node in nodes], parents)

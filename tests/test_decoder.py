@@ -172,3 +172,24 @@ def test_options_that_are_none_are_left_out(decoder: SpeculativeDecoder) -> None
     for options, says in wrong:
         with pytest.raises(ValueError, match=says):
             decoder.generate("a", **options)
+
+
+def test_a_controller_that_counts_as_false_is_asked_all_the_same(decoder: SpeculativeDecoder) -> None:
+    class Empty(FixedController):
+        def __len__(self) -> int:
+            return 0
+
+    cycles = decoder.generate("a", max_new_tokens=6, controller=Empty(0, 1)).cycles
+    assert {cycle.draft_depth for cycle in cycles} == {0}
+
+
+def test_a_stop_string_that_ends_with_the_text_is_the_reason(decoder: SpeculativeDecoder) -> None:
+    """It holds half a character, so it is complete only once no other half can follow."""
+    model = decoder.model
+    (half, _) = decoder.encode("é")
+
+    def only_half(ids: Any, scores: Any) -> Any:
+        return scores.index_fill(1, scores.new_tensor([half]).long(), 1e9)
+
+    generation = decoder.generate("a", max_new_tokens=1, logits_processors=[only_half], stop="\ufffd")
+    assert (model.end_ids, generation.text, generation.finish_reason) == (model.end_ids, "", "stop_string")

@@ -233,3 +233,29 @@ def test_a_mask_that_forbids_the_proposal_ends_the_draft() -> None:
 def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(ValueError, match="rule is 'typical', must be one of coupled, rejection"):
         start(drafter_called("ngram"), rule="typical")
+
+
+def test_writing_into_what_is_shown_changes_neither_draws_nor_verification() -> None:
+    """The same text as a controller that only looks."""
+
+    class Looks(FixedController):
+        def wants_level(self, view: DraftView) -> bool:
+            assert view.next_probs is not None
+            self.meddle(view, view.next_probs())
+            return super().wants_level(view)
+
+        def meddle(self, view: DraftView, probs: Any) -> None:
+            return None
+
+    class Meddles(Looks):
+        def meddle(self, view: DraftView, probs: Any) -> None:
+            probs.fill_(1.0)
+            view.tree.tokens[-1] = 3
+            view.depth_limit = 10**6
+
+    texts = []
+    for controller in (Looks(3, 1), Meddles(3, 1)):
+        session = start(drafter_called("causal"), sampling=Sampling(1.0), seed=4)
+        decode(session, controller)
+        texts.append(session.generated)
+    assert texts[0] == texts[1]

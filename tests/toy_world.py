@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from decoding.chain import draft_chain
+from decoding.chain import Drawn, draft_chain
 from decoding.controller import DraftView, Question
 from decoding.tree import DraftTree
 from decoding.verify import Draws, accept_rejection
@@ -168,20 +168,20 @@ def cycle(world: World, text: list[int], wants: Wants, draws: Draws, cut: Cut = 
         try:
             question: Question = next(questions) if reply is None else questions.send(reply)
         except StopIteration as done:
-            drawn_from = done.value
+            drawn: Drawn = done.value
             break
         assert question.kind == ("level" if tree.depth else "draft")
         assert tree.size == tree.depth == len(chain.context) - len(text), (
             "asked before the next token is drawn"
         )
         reply = int(wants(question.view))
-    kept = cut(tree.tokens[1:], drawn_from)
-    drafted = tree.tokens[1 : 1 + kept]
+    kept = cut(drawn.tokens, drawn.probs)
+    drafted = drawn.tokens[:kept]
 
     def target_probs(row: int) -> np.ndarray:
         return world.target([*text, *drafted[:row]])
 
-    verdict = accept_rejection(drafted, drawn_from[:kept], target_probs, draws, lambda token: False)
+    verdict = accept_rejection(drafted, drawn.probs[:kept], target_probs, draws, lambda token: False)
     assert verdict.rows == list(range(len(verdict.emitted)))
     assert sum(verdict.accepted_by_depth) == len(verdict.emitted) - 1
     return verdict.emitted

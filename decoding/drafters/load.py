@@ -13,7 +13,7 @@ from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.eagle_head import CONFIG_FILE, WEIGHTS_FILE, EagleHead
 from decoding.drafters.ngram import NgramDrafter
 from decoding.drafters.vocabulary import check_same_tokens
-from decoding.models import LoadedModel, explain_hub_error, load_model
+from decoding.models import LoadedModel, explain_hub_error, load_model, user_path
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _LONGEST_NAME = 1000
@@ -58,7 +58,7 @@ def _head_folder(name: str) -> Path | None:
         raise ValueError(f"unknown drafter {name[:40]!r}: not one of {known}, and not a folder here")
     if (ASSETS / name / CONFIG_FILE).is_file() and "/" not in name:
         return ASSETS / name
-    path = Path(name).expanduser()
+    path = user_path(name)
     if name == builtin.NAME or path.suffix == ".gguf":
         return None
     if path.is_dir():
