@@ -98,7 +98,7 @@ def user_path(name: str) -> Path:
         path.exists()
     except (RuntimeError, OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ValueError(f"{name[:60]!r} is no path and no model name: {reason}") from None
+        raise ValueError(f"{name[:60]!r} is no model name and no path: {reason}") from None
     return path
 
 

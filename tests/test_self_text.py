@@ -149,6 +149,9 @@ def test_texts_of_another_run_are_refused(model: LoadedModel, folder: Path, tmp_
     assert recorded_seed(out) is None
     next(write_texts(model, out, SETTINGS, OPENINGS))
     assert recorded_seed(out) == 5
+    other_seed = replace(SETTINGS, seed=6)
+    next(write_texts(model, tmp_path / "seed", other_seed, OPENINGS))
+    assert arrays(shard_path(out, 0))["tokens"] != arrays(shard_path(tmp_path / "seed", 0))["tokens"]
     other = load_model(str(save_tiny_model(tmp_path / "other", seed=8)), "cpu", "float64")
     for of, settings, openings, changed in (
         (model, replace(SETTINGS, seed=6), OPENINGS, "seed"),

@@ -29,6 +29,13 @@ BEFORE, AFTER, STOP = (300, 301), (302, 303), 299
 def answer(script: Script[Text], *answers: Written) -> tuple[list[Ask], Text]:
     """Play the target: the asks, and the text that the script makes of the answers."""
     asks = [next(script)]
+    more, text = answer_from(script, *answers)
+    return [*asks, *more], text
+
+
+def answer_from(script: Script[Text], *answers: Written) -> tuple[list[Ask], Text]:
+    """The same for a script whose first ask was taken already."""
+    asks: list[Ask] = []
     for written in answers[:-1]:
         asks.append(script.send(written))
     with pytest.raises(StopIteration) as finished:
@@ -93,6 +100,16 @@ def test_a_turn_begun_for_the_target() -> None:
     )
     assert asks[0].given == begin
     assert text == Text([*BEFORE, *begin, 5, *AFTER, 8], 10, "coding", 0.0, looped=False)
+
+
+def test_an_opening_too_long_is_cut_to_leave_room_for_the_turn_and_the_answer() -> None:
+    planner = Planner(letters(), [Opening("coding", "x" * 90)], (0.0,), 80)
+    script = next(script for script in scripts(planner) if len(next(script).given))
+    _, text = answer_from(script, Written([5] * 8, None), Written([8, 9], STOP))
+    assert text.tokens == [*BEFORE, *[ord("x")] * (76 - 16), *[5] * 8, *AFTER, 8, 9, STOP]
+    draws = [next(script).draw.limit for script in scripts(planner)]
+    assert min(draws) == 8
+    assert max(draws) == 48
 
 
 def test_a_passage_is_quoted_in_a_conversation_of_its_own() -> None:
@@ -242,6 +259,7 @@ def test_an_unreadable_opening_is_named(tmp_path: Path, line: str, says: str) ->
         ([1, 2, 1, 2, 1, 2], 4),
         ([9, 1, 2, 1, 2, 1, 2, 1], 5),
         ([1, 1, 1, 2], None),
+        ([7, 8, 9, 1, 2, 1, 2], None),
         ([7, *([1, 1, 2] * 3)], 7),
         ([7, *range(10, 42), *range(10, 42), *range(10, 42)], 65),
         ([7, *range(10, 43), *range(10, 43), *range(10, 43)], None),

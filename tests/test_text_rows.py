@@ -137,6 +137,9 @@ def test_tokens_are_chosen_by_mass() -> None:
     np.testing.assert_allclose(shares(0.5, None), [1 / 30, 16 / 30, 0, 4 / 30, 9 / 30], atol=0.002)
     assert shares(0.0, None) == [0, 1, 0, 0, 0]
     assert choose_tokens(logits, [Draw(1.0, None, 1, ENDS)], [0.0]) == [0]
+    # A token of probability 0 is never chosen, not even by a uniform of 0.
+    forbidden = torch.tensor([[-torch.inf, 0.0, 0.0]])
+    assert choose_tokens(forbidden, [Draw(1.0, None, 1, ENDS)], [0.0]) == [1]
     mixed = [Draw(1.0, None, 1, ENDS), Draw(0.0, None, 1, ENDS), Draw(1.0, 2, 1, ENDS)]
     assert choose_tokens(logits.expand(3, -1), mixed, [0.99, 0.99, 0.99]) == [4, 1, 4]
     with pytest.raises(ValueError, match="have no finite maximum"):
