@@ -19,7 +19,7 @@ from fakes import save_tiny_model
 import decoding.self_text
 import train
 from configs.loading import dump_config, load_config
-from decoding.corpus import load_corpus
+from decoding.corpus import corpus_digest, load_corpus
 from decoding.models import LoadedModel, load_model
 from decoding.self_text import (
     TextProgress,
@@ -194,6 +194,9 @@ def test_texts_and_a_head_by_command(
     card = json.loads((tmp_path / "head" / "config.json").read_text(encoding="utf-8"))["card"]
     assert card["settings"]["corpus"] == "written by the target itself"
     assert card["training_tokens"] > 0
+    place = json.loads((tmp_path / "checkpoint" / "checkpoint.json").read_text(encoding="utf-8"))
+    both_shards = [shard_path(tmp_path / "texts", number) for number in range(2)]
+    assert place["settings"]["corpus"] == corpus_digest(both_shards)
     # Before anything is written for it.
     assert (
         train.main(["drafter", *flags, "--set=drafter.draft_vocabulary=9999", "--out", f"{tmp_path}/x"]) == 2
