@@ -148,14 +148,14 @@ def test_a_bad_workload_line_is_named_with_its_number(
     assert f"{bad}, line 2" in capsys.readouterr().err
 
 
-def test_an_out_that_is_a_file_and_a_drafter_without_corpus_are_refused(
+def test_an_out_that_is_a_file_and_a_draft_vocabulary_too_large_are_refused(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
     assert train.main(["policy", *flags(place, tmp_path / "file")]) == 2
     assert "is a file" in capsys.readouterr().err
     assert train.main(["drafter", *flags(place, tmp_path / "run")]) == 2
-    assert "drafter.corpus is not set" in capsys.readouterr().err
+    assert "draft vocabulary of 6144 is outside" in capsys.readouterr().err
 
 
 def test_a_prompt_over_the_context_is_found_before_anything_is_measured(

@@ -18,12 +18,11 @@ from rich.console import Console
 from scipy import stats
 
 from decoding import chain, sampling, session, verify
+from decoding.chain import Drawn, draft_chain
 from decoding.kv_cache import KVBuffer
 from decoding.noise import NoiseStream
 from decoding.sampling import Sampling, token_probs
 from decoding.target import TargetModel
-from decoding.tree import DraftTree, Selection
-from decoding.verify import accept_rejection
 from evaluation import law_check
 from evaluation.chi_square import cells, chi_square, detectable, holm_adjusted
 from evaluation.law_check import (
@@ -130,16 +129,12 @@ def wrong_fallback(patch: pytest.MonkeyPatch) -> None:
 
 def drop_a_drawn_token(patch: pytest.MonkeyPatch) -> None:
     """A plain step where the first drawn token is the fourth symbol."""
-    select = DraftTree.select
 
-    def by_value(tree: DraftTree, size: int) -> Selection:
-        return select(tree, 0 if tree.tokens[1:2] == [3] else size)
+    def by_value(*parts: Any) -> Any:
+        drawn = yield from draft_chain(*parts)
+        return Drawn([], []) if drawn.tokens[:1] == [3] else drawn
 
-    def without(drafted: Any, probs: Any, *others: Any) -> Any:
-        return accept_rejection(drafted, probs[: len(drafted)], *others)
-
-    patch.setattr(DraftTree, "select", by_value)
-    patch.setattr(session, "accept_rejection", without)
+    patch.setattr(session, "draft_chain", by_value)
 
 
 def key_by_position(patch: pytest.MonkeyPatch) -> None:

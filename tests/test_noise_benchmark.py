@@ -68,7 +68,7 @@ def test_a_median_has_an_interval_around_it() -> None:
     [
         (["--rounds", "2"], "--rounds is 2, must be >= 3"),
         (["--rounds", "many"], "argument --rounds: invalid int value: 'many'"),
-        (["--vocabulary", "0"], "--vocabulary is 0, must be >= 1"),
+        (["--vocabulary", "0"], "--vocabulary is 0, must be in 1.."),
         (["--draft-vocabulary", "61"], "--draft-vocabulary is 61, must be in 1..60"),
         (["--draft-vocabulary", "0"], "--draft-vocabulary is 0, must be in 1..60"),
         (["--threads", "0"], "threads is 0, must be in 1.."),
