@@ -146,6 +146,8 @@ def run_law_check(config: Config, samples: int, out: Path | None) -> int:
 
 def run_text_check(config: Config, policy: Path | None, out: Path | None) -> int:
     """The configured model's texts against plain decoding's; returns how many are at fault."""
+    if policy is not None:
+        ExportedController.load(policy)  # a mistake in this folder need not wait for the model
     requests = test_requests(config)
     prompts = {request.question_id: request.turns[0] for request in requests}
     seed = chosen_seed(config)

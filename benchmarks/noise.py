@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -24,7 +24,7 @@ from scipy.stats import bootstrap
 from benchmarks.cycle import Samples, interleaved, ratio_with_interval
 from decoding.artifacts import write_json
 from decoding.machine import resolve_device, use_threads
-from decoding.noise import NoiseStream
+from decoding.noise import NoiseStream, cpu_uniforms, device_uniforms
 from decoding.timing import now
 
 TOP_K = 50
@@ -94,6 +94,10 @@ def run(
         sizes = [ids_N for name, ids_N in ids.items() for _ in range(getattr(setting, name))]
         things[setting.name] = _counter_based(sizes)
         things[f"{setting.name}, stateful"] = _stateful(sizes)
+    for setting in parts:
+        (ids_N,) = (ids[name] for name in ids if getattr(setting, name))
+        for path in (device_uniforms, *((cpu_uniforms,) if device.type == "cpu" else ())):
+            things[f"{setting.name}, {path.__name__}"] = _uniforms(path, ids_N)
     samples = {
         name: [milliseconds * 1e3 for milliseconds in values]
         for name, values in interleaved(things, rounds).items()
@@ -103,6 +107,8 @@ def run(
     rows = "/".join(str(rows) for rows in ROWS_BY_DEPTH.values())
     _print(console, "one position, us", parts, samples)
     _print(console, f"a cycle, us; the target's rows (1 plain, then {rows}) one by one", cycles, samples)
+    if device.type == "cpu":
+        _print_paths(console, parts, samples)
     return {
         "noise_us": {setting.name: samples[setting.name] for setting in parts + cycles},
         "stateful_us": {setting.name: samples[f"{setting.name}, stateful"] for setting in parts + cycles},
@@ -164,6 +170,19 @@ def _stateful(ids: Sequence[torch.Tensor]) -> Callable[[], float]:
     return measure
 
 
+def _uniforms(
+    path: Callable[[Sequence[int], torch.Tensor], torch.Tensor], ids_N: torch.Tensor
+) -> Callable[[], float]:
+    """Seconds of one position's uniforms by one of the two code paths, whose bits are equal."""
+
+    def measure() -> float:
+        started = now(ids_N.device)
+        path([7], ids_N)
+        return now(ids_N.device) - started
+
+    return measure
+
+
 def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Median, and its 95 % percentile interval over rounds."""
     interval = bootstrap(
@@ -173,15 +192,35 @@ def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _print(console: Console, title: str, settings: Sequence[Draws], samples: Samples) -> None:
+    _print_pairs(
+        console,
+        title,
+        ("noise", "torch.rand"),
+        {one.name: (samples[one.name], samples[f"{one.name}, stateful"]) for one in settings},
+    )
+
+
+def _print_paths(console: Console, parts: Sequence[Draws], samples: Samples) -> None:
+    """The two code paths of the uniforms on a CPU: numpy is what runs there, torch what runs elsewhere."""
+    paths = (cpu_uniforms.__name__, device_uniforms.__name__)
+    pairs = {
+        one.name: (samples[f"{one.name}, {paths[0]}"], samples[f"{one.name}, {paths[1]}"]) for one in parts
+    }
+    _print_pairs(console, "uniforms of one position, us", ("numpy", "torch"), pairs)
+
+
+def _print_pairs(
+    console: Console,
+    title: str,
+    columns: tuple[str, str],
+    pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+) -> None:
     table = Table(title=title)
-    for column in ("", "noise", "torch.rand", "ratio"):
+    for column in ("", *columns, "ratio"):
         table.add_column(column, justify="right")
-    for setting in settings:
-        ours, stateful = samples[setting.name], samples[f"{setting.name}, stateful"]
-        times = ("{:.0f} ({:.0f}..{:.0f})".format(*median_with_interval(v)) for v in (ours, stateful))
-        table.add_row(
-            setting.name, *times, "{:.2f} ({:.2f}..{:.2f})".format(*ratio_with_interval(ours, stateful))
-        )
+    for name, pair in pairs.items():
+        times = ("{:.0f} ({:.0f}..{:.0f})".format(*median_with_interval(values)) for values in pair)
+        table.add_row(name, *times, "{:.2f} ({:.2f}..{:.2f})".format(*ratio_with_interval(*pair)))
     console.print(table)
 
 

@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
     if not options.prompt.strip():
         raise ValueError("the prompt is empty: give some text")
     if options.policy is not None:
-        ExportedController.load(options.policy)  # neither need a mistake in this path
+        ExportedController.load(options.policy)  # nor need one in this folder
     if options.max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens is {options.max_new_tokens}, must be >= 1")
     decoder = SpeculativeDecoder.from_pretrained(

@@ -64,7 +64,7 @@ class TargetModel:
         self.vocabulary_size: int = model.get_output_embeddings().weight.shape[0]
         self.context_limit: int = self.config.max_position_embeddings
         names = inspect.signature(type(model).forward).parameters
-        self._cache_name = "cache" if "cache" in names else "past_key_values"
+        self.cache_name = "cache" if "cache" in names else "past_key_values"
         self._captured: dict[int, torch.Tensor] = {}
         self._hooks: list[Any] = []
         self.fused_layers: tuple[int, ...] = ()
@@ -129,7 +129,7 @@ class TargetModel:
         rows = len(token_ids)
         inputs: dict[str, Any] = {
             "input_ids": torch.tensor([list(token_ids)], device=self.device),
-            self._cache_name: cache,
+            self.cache_name: cache,
             "use_cache": True,
             "logits_to_keep": 1 if last_logits_only else 0,
         }

@@ -121,7 +121,7 @@ class RowCache:
             attention_mask=mask_B1PW,
             position_ids=positions_BP,
             use_cache=True,
-            **{self._target._cache_name: self._cache},
+            **{self._target.cache_name: self._cache},
         )
         states_BPH: torch.Tensor = output.last_hidden_state
         return states_BPH

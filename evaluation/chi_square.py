@@ -5,8 +5,6 @@ Legend: T outcomes, C cells.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from scipy import optimize, stats
 
@@ -42,16 +40,6 @@ def cells(expected_T: np.ndarray) -> list[np.ndarray]:
         rare = min(rare + 1, len(order))
     pooled = [order[:rare]] if rare else []
     return pooled + [order[place : place + 1] for place in range(rare, len(order))]
-
-
-def holm_adjusted(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values: below a level exactly where Holm's step-down rejects at it."""
-    ps = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(ps, kind="stable")
-    stepped = np.maximum.accumulate(ps[order] * np.arange(len(ps), 0, -1))
-    adjusted = np.empty_like(ps)
-    adjusted[order] = np.minimum(stepped, 1.0)
-    return [float(value) for value in adjusted]
 
 
 def detectable(samples: int, degrees: int, level: float) -> float:

@@ -30,8 +30,9 @@ from decoding.metrics import CycleSummary, merge, summarise
 from decoding.records import CycleRecord
 from decoding.sampling import Sampling
 from decoding.session import RULES, Rule, Session
-from evaluation.chi_square import LEAST_EXPECTED, cells, chi_square, detectable, holm_adjusted
+from evaluation.chi_square import LEAST_EXPECTED, cells, chi_square, detectable
 from evaluation.law_controllers import CONTROLLERS
+from evaluation.statistics import holm_adjusted
 from evaluation.tiny_world import DRAFTERS, PROMPT, VOCABULARY, World, exact_law, tiny_world
 
 LENGTH = 3

@@ -149,13 +149,17 @@ def bootstrap_interval(
 def holm(p_values: Sequence[float | None], alpha: float = 1 - CONFIDENCE) -> list[bool]:
     """Holm's step-down: which of the hypotheses are rejected, so that the chance of any false rejection is at
     most `alpha`. None (nothing can be said) is not rejected, and still counts as a hypothesis."""
-    order = sorted(range(len(p_values)), key=lambda place: _or_one(p_values[place]))
-    rejected = [False] * len(p_values)
-    for rank, place in enumerate(order):
-        if not _or_one(p_values[place]) < alpha / (len(p_values) - rank):
-            break
-        rejected[place] = True
-    return rejected
+    return [p_value < alpha for p_value in holm_adjusted([_or_one(p_value) for p_value in p_values])]
+
+
+def holm_adjusted(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values: below a level exactly where Holm's step-down rejects at it."""
+    ps = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(ps, kind="stable")
+    stepped = np.maximum.accumulate(ps[order] * np.arange(len(ps), 0, -1))
+    adjusted = np.empty_like(ps)
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return [float(value) for value in adjusted]
 
 
 def _or_one(p_value: float | None) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from decoding.controller import DraftView, PlainController
-from decoding.drafters.base import DraftState
+from decoding.drafters.base import Drafter, DraftState
 from decoding.drafters.causal_lm import CausalLMDrafter
 from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.eagle_head import EagleConfig, EagleHead
@@ -101,6 +102,22 @@ def tiny_causal_lm(
     model = LlamaForCausalLM(config).eval().requires_grad_(False).to(target.dtype)
     target.capture(())
     return CausalLMDrafter(TargetModel(model), target, beam_width, "tiny")
+
+
+@cache
+def shared_target() -> TargetModel:
+    """One small target for the tests of a process; it captures what `drafter_called("eagle")` reads."""
+    return tiny_target(layers=2)
+
+
+@cache
+def drafter_called(name: str) -> Drafter:
+    """A drafter for `shared_target()`: `eagle`, `causal` or `ngram`."""
+    if name == "eagle":
+        return tiny_eagle(shared_target(), beam_width=3)
+    if name == "causal":
+        return tiny_causal_lm(tiny_target(layers=2))  # it would make the shared one capture nothing
+    return NgramDrafter(1, 3, vocabulary_size=shared_target().vocabulary_size)
 
 
 def draw_chain(

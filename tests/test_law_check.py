@@ -24,7 +24,7 @@ from decoding.noise import NoiseStream
 from decoding.sampling import Sampling, token_probs
 from decoding.target import TargetModel
 from evaluation import law_check
-from evaluation.chi_square import cells, chi_square, detectable, holm_adjusted
+from evaluation.chi_square import cells, chi_square, detectable
 from evaluation.law_check import (
     CASES,
     LAWS,
@@ -37,6 +37,7 @@ from evaluation.law_check import (
 )
 from evaluation.law_controllers import CONTROLLERS
 from evaluation.law_table import print_law
+from evaluation.statistics import holm_adjusted
 from evaluation.tiny_world import PROMPT, VOCABULARY, World, exact_law, tiny_world
 
 ONE = Law(1.0)

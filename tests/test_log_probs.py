@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 from decoding import FixedController, SpeculativeDecoder
 from decoding.controller import PlainController
 from decoding.drafters.base import Drafter
-from decoding.drafters.ngram import NgramDrafter
 from decoding.records import CycleRecord
 from decoding.sampling import Sampling
 from decoding.session import Session
-from decoding.target import TargetModel
-from tests.fakes import OracleDrafter, ScriptController, plain_text, tiny_causal_lm, tiny_eagle, tiny_target
+from tests.fakes import (
+    OracleDrafter,
+    ScriptController,
+    drafter_called,
+    plain_text,
+    shared_target,
+)
 
 PROMPT = (5, 9, 4, 9, 5, 9, 4)
 TOKENS = 10
@@ -41,22 +45,8 @@ SAMPLINGS = (
 
 
 @cache
-def target() -> TargetModel:
-    return tiny_target(layers=2)
-
-
-@cache
-def drafter_called(name: str) -> Drafter:
-    if name == "eagle":
-        return tiny_eagle(target(), beam_width=3)
-    if name == "causal":
-        return tiny_causal_lm(tiny_target(layers=2))  # it would make a shared one capture nothing
-    return NgramDrafter(1, 3, vocabulary_size=target().vocabulary_size)
-
-
-@cache
 def plain(sampling: Sampling) -> list[int]:
-    return plain_text(target(), PROMPT, TOKENS, sampling)
+    return plain_text(shared_target(), PROMPT, TOKENS, sampling)
 
 
 def reference(model: Any, text: list[int], prompt_length: int) -> list[float]:
@@ -79,14 +69,14 @@ def start(drafter: Drafter, **changed: Any) -> Session:
         "seed": 0,
         "log_probs": True,
     }
-    return Session(target(), drafter, PROMPT, **settings_ | changed)
+    return Session(shared_target(), drafter, PROMPT, **settings_ | changed)
 
 
 def check(session: Session, records: list[CycleRecord]) -> None:
     for record in records:
         assert len(record.log_probs) == record.emitted, "one for each emitted token"
     values = [value for record in records for value in record.log_probs]
-    assert values == pytest.approx(reference(target().model, session.committed, len(PROMPT)), abs=1e-9)
+    assert values == pytest.approx(reference(shared_target().model, session.committed, len(PROMPT)), abs=1e-9)
 
 
 @given(

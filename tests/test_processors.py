@@ -21,15 +21,13 @@ from decoding.noise import NoiseStream
 from decoding.records import CycleRecord
 from decoding.sampling import LogitsProcessor, Sampling, TokenChooser, processed_logits, token_probs
 from decoding.session import Session
-from decoding.target import TargetModel
 from tests.fakes import (
     VOCABULARY,
     OracleDrafter,
     ScriptController,
+    drafter_called,
     plain_text,
-    tiny_causal_lm,
-    tiny_eagle,
-    tiny_target,
+    shared_target,
 )
 from tests.test_sampling import bias
 
@@ -52,20 +50,6 @@ def allowed_after(token: torch.Tensor) -> list[int]:
     return [(int(token) * 3 + step) % VOCABULARY for step in (1, 5, 6, 20)]
 
 
-@cache
-def target() -> TargetModel:
-    return tiny_target(layers=2)
-
-
-@cache
-def drafter_called(name: str) -> Drafter:
-    if name == "eagle":
-        return tiny_eagle(target(), beam_width=3)
-    if name == "causal":
-        return tiny_causal_lm(tiny_target(layers=2))  # it would make a shared one capture nothing
-    return NgramDrafter(1, 3, vocabulary_size=target().vocabulary_size)
-
-
 def start(drafter: Drafter, **changed: Any) -> Session:
     settings_: dict[str, Any] = {
         "max_new_tokens": TOKENS,
@@ -73,7 +57,7 @@ def start(drafter: Drafter, **changed: Any) -> Session:
         "sampling": Sampling(),
         "seed": 0,
     }
-    return Session(target(), drafter, PROMPT, **settings_ | changed)
+    return Session(shared_target(), drafter, PROMPT, **settings_ | changed)
 
 
 def decode(session: Session, controller: Controller) -> list[CycleRecord]:
@@ -128,7 +112,7 @@ def sampling_of(case: int) -> Sampling:
 
 @cache
 def plain(case: int, seed: int) -> list[int]:
-    return plain_text(target(), PROMPT, TOKENS, sampling_of(case), seed)
+    return plain_text(shared_target(), PROMPT, TOKENS, sampling_of(case), seed)
 
 
 @given(
@@ -160,7 +144,7 @@ def recorded(temperature: float, penalty: float | None) -> tuple[list[int], Reco
     """Plain decoding's text and calls."""
     seen = Recorder()
     sampling = Sampling(temperature, repetition_penalty=penalty, processors=(seen,))
-    return plain_text(target(), PROMPT, TOKENS, sampling), seen
+    return plain_text(shared_target(), PROMPT, TOKENS, sampling), seen
 
 
 @given(
@@ -200,7 +184,7 @@ def test_drafts_are_accepted_with_a_processor_too() -> None:
     """Else the texts above would be equal for want of drafts: all of a right draft, all of a model's own."""
     for processors in ((), (MADE["prefix"](), bias)):
         sampling = Sampling(0.7, repetition_penalty=1.4, processors=processors)
-        expected = plain_text(target(), PROMPT, TOKENS, sampling)
+        expected = plain_text(shared_target(), PROMPT, TOKENS, sampling)
         records = decode(start(OracleDrafter(expected), sampling=sampling), FixedController(3, 9))
         assert [record.emitted for record in records] == [4, 4, 2]
 
@@ -221,7 +205,7 @@ def test_drafts_are_accepted_with_a_processor_too() -> None:
 def test_greedy_text_is_that_of_transformers_generate(asked: dict[str, Any]) -> None:
     ends = asked.get("eos_token_id")
     ids = torch.tensor([PROMPT])
-    generated = target().model.generate(
+    generated = shared_target().model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
         do_sample=False,
@@ -247,7 +231,7 @@ def test_greedy_text_is_that_of_transformers_generate(asked: dict[str, Any]) -> 
         session = start(drafter, max_new_tokens=20, end_ids=ends or (), sampling=sampling)
         decode(session, controller)
         assert session.generated == expected
-    bare = target().model.generate(
+    bare = shared_target().model.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20, eos_token_id=None
     )
     assert expected != bare[0, len(PROMPT) :].tolist(), "the setting changed nothing"
@@ -270,7 +254,7 @@ def test_rejection_emits_what_the_targets_law_allows_alone(
     assert len(session.generated) == TOKENS
     text = session.committed
     with torch.inference_mode():
-        logits = target().model(input_ids=torch.tensor([text]), use_cache=False).logits[0]
+        logits = shared_target().model(input_ids=torch.tensor([text]), use_cache=False).logits[0]
     for place in range(len(PROMPT), len(text)):
         allowed = token_probs(logits[place - 1], sampling, text[:place])
         assert allowed is not None
@@ -279,7 +263,7 @@ def test_rejection_emits_what_the_targets_law_allows_alone(
 
 def test_chains_are_drawn_under_the_processors_of_their_own_context() -> None:
     """The target as its own drafter is never rejected then."""
-    drafter = CausalLMDrafter(target(), target())
+    drafter = CausalLMDrafter(shared_target(), shared_target())
     for case in range(len(CASES)):
         session = start(drafter, rule="rejection", sampling=sampling_of(case))
         records = decode(session, FixedController(3, 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,35 +14,25 @@ from decoding.chain import SeededDraws
 from decoding.controller import Controller, DraftView, FixedController, PlainController
 from decoding.drafters.base import Drafter
 from decoding.drafters.causal_lm import CausalLMDrafter
-from decoding.drafters.ngram import NgramDrafter
 from decoding.exported import ExportedController, Network
 from decoding.features import DepthFeatures, SizeFeatures
 from decoding.records import CycleRecord
 from decoding.sampling import Sampling
 from decoding.session import Session
-from decoding.target import TargetModel
 from decoding.verify import accept_rejection
 from tests.fake_policies import DEPTH, INFO, SIZE, SIZES
-from tests.fakes import OracleDrafter, ScriptController, plain_text, tiny_causal_lm, tiny_eagle, tiny_target
+from tests.fakes import (
+    OracleDrafter,
+    ScriptController,
+    drafter_called,
+    plain_text,
+    shared_target,
+)
 
 PROMPT = (5, 9, 4, 9, 5, 9, 4)
 TOKENS = 12
 TARGET = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 DRAFT = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-
-
-@cache
-def target() -> TargetModel:
-    return tiny_target(layers=2)
-
-
-@cache
-def drafter_called(name: str) -> Drafter:
-    if name == "eagle":
-        return tiny_eagle(target(), beam_width=3)
-    if name == "causal":
-        return tiny_causal_lm(tiny_target(layers=2))  # it would make a shared one capture nothing
-    return NgramDrafter(1, 3, vocabulary_size=target().vocabulary_size)
 
 
 DRAFTERS = ("eagle", "causal", "ngram")
@@ -57,7 +46,7 @@ def start(drafter: Drafter, **changed: Any) -> Session:
         "seed": 0,
         "rule": "rejection",
     }
-    return Session(target(), drafter, PROMPT, **settings | changed)
+    return Session(shared_target(), drafter, PROMPT, **settings | changed)
 
 
 def decode(session: Session, controller: Controller) -> list[CycleRecord]:
@@ -95,7 +84,7 @@ def test_greedy_text_is_plain_decodings(name: str, depth: int) -> None:
     for sampling in (Sampling(), Sampling(repetition_penalty=1.4)):
         session = start(drafter_called(name), sampling=sampling)
         decode(session, FixedController(depth, 1))
-        assert session.generated == plain_text(target(), PROMPT, TOKENS, sampling)
+        assert session.generated == plain_text(shared_target(), PROMPT, TOKENS, sampling)
 
 
 @pytest.mark.parametrize("wrong", [frozenset(), frozenset({2, 7})])
@@ -106,7 +95,7 @@ def test_the_law_at_a_drafted_token_knows_the_tokens_drafted_before(wrong: froze
         return scores.index_fill(1, ids[0, -4:], -torch.inf)
 
     for sampling in (Sampling(repetition_penalty=3.0), Sampling(processors=(no_token_twice_in_four,))):
-        expected = plain_text(target(), PROMPT, TOKENS, sampling)
+        expected = plain_text(shared_target(), PROMPT, TOKENS, sampling)
         session = start(OracleDrafter(expected, wrong), sampling=sampling)
         records = decode(session, FixedController(4, 1))
         assert session.generated == expected
@@ -141,7 +130,7 @@ def test_equal_seeds_and_answers_give_equal_texts_of_allowed_tokens(
 
 def test_a_draft_equal_to_the_target_is_never_rejected() -> None:
     """The target as its own drafter, with every filter: Z = 0."""
-    drafter = CausalLMDrafter(target(), target())
+    drafter = CausalLMDrafter(shared_target(), shared_target())
     for sampling in (Sampling(1.0), Sampling(0.8, top_k=7, top_p=0.9, min_p=0.05, repetition_penalty=1.3)):
         session = start(drafter, sampling=sampling)
         records = decode(session, FixedController(3, 1))
@@ -175,7 +164,7 @@ def test_controllers_look_at_the_next_distribution_and_are_not_asked_for_a_size(
             assert view.next_probs is not None
             probs = view.next_probs()
             assert probs is not None
-            assert probs.shape == (target().vocabulary_size,)
+            assert probs.shape == (shared_target().vocabulary_size,)
             assert (probs > 0).sum() <= 5
             self.sums.append(float(probs.sum()))
             return super().wants_level(view)
