@@ -47,7 +47,7 @@ class NoiseStream:
         if ids_N.dtype != torch.int64:
             raise TypeError(f"token ids are {ids_N.dtype}, must be torch.int64")
         keys = [self.key(index) for index in indices]
-        # numpy has unsigned shifts and less overhead per operation: python -m benchmarks.noise prints the gain.
+        # numpy has unsigned shifts and less overhead per operation; benchmarks.noise prints the gain.
         mix = cpu_uniforms if ids_N.device.type == "cpu" else device_uniforms
         return mix(keys, ids_N)
 
