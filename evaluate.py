@@ -214,6 +214,8 @@ def load_decoder(config: Config, policy: Path | None) -> SpeculativeDecoder:
         device=config.model.device,
         dtype=config.model.dtype,
         beam_width=config.draft.beam_width,
+        min_match=config.draft.min_match,
+        lookup_depth=config.draft.lookup_depth,
     )
     if policy is not None:
         for warning in decoder.use_policy(policy):

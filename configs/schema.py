@@ -141,6 +141,8 @@ class DraftSettings(Section):
 
     beam_width: int = Field(4, ge=1, le=32, description="nodes expanded at a level, and children of each")
     max_depth: int = Field(6, ge=1, le=32, description="greatest draft_depth a policy or a grid may ask for")
+    min_match: int = Field(2, ge=1, le=32, description="shortest match in the text that a lookup drafts from")
+    lookup_depth: int = Field(6, ge=1, le=64, description="most tokens of the chain that a merged tree joins")
 
 
 class PPOSettings(Section):
@@ -236,8 +238,29 @@ class DrafterSettings(Section):
     draft_vocabulary: int = Field(
         6144, ge=2, description="commonest tokens of the corpus that the head can draft"
     )
-    unroll_steps: int = Field(3, ge=1, le=16, description="draft levels trained on the head's own features")
-    minutes: float = Field(20.0, gt=0, description="wall-clock limit of the training")
+    start_from: RepoPath | None = Field(
+        None, description="folder of a head to go on from, with more or other text; null: a fresh head"
+    )
+    fused_layers: Annotated[list[Count], Field(min_length=3, max_length=3)] | None = Field(
+        None,
+        description="three layers of the target whose outputs the head reads, the first is 1; null: the usual"
+        " low, middle and high ones, or those of the head in start_from",
+    )
+    freeze_output: bool = Field(
+        True, description="leave the output rows as they are, the target's own; false: train them too"
+    )
+    unroll_steps: int = Field(4, ge=1, le=16, description="draft levels trained on the head's own features")
+    minutes: float = Field(20.0, gt=0, description="time of the training steps, measuring not counted")
+    evaluate_every: int = Field(200, ge=1, description="steps between two measurements on held-out texts")
+    patience: Count | None = Field(
+        6,
+        description="measurements in a row without a better one before it stops; null: only minutes stop it",
+    )
+    keep_states: bool = Field(
+        True,
+        description="keep the target's states in OUT/states for a run that is resumed; 4.6 KB a token for the"
+        " built-in target",
+    )
     learning_rate: float = Field(1e-3, gt=0, le=1, description="AdamW's peak step size")
     weight_decay: float = Field(0.05, ge=0, le=1, description="AdamW's pull of the weights towards 0")
     batch_tokens: int = Field(512, ge=2, description="tokens in one gradient step; at least max_length")
@@ -252,6 +275,29 @@ class DrafterSettings(Section):
             raise ValueError(
                 f"max_length = {self.max_length} must be at most batch_tokens = {self.batch_tokens};"
                 f" lower it, e.g. to {self.batch_tokens}"
+            )
+        return self
+
+
+class CalibrationSettings(Section):
+    """Fitting what a draft's scores mean: train.py calibrate."""
+
+    temperatures: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=1)] = Field(
+        [0.0, 0.6, 1.0], description="temperatures to fit at, ascending; those between are interpolated"
+    )
+    prompts: Count | None = Field(None, description="at most so many training prompts; null takes all")
+    validation_prompts: Count | None = Field(
+        8, description="at most so many validation prompts, on which it is looked at; null takes all"
+    )
+    max_new_tokens: int = Field(48, ge=1, description="tokens decoded for a prompt")
+    draft_depth: int = Field(6, ge=1, le=32, description="levels to fit")
+    batch: int = Field(32, ge=1, le=4096, description="prompts decoded at a time")
+
+    @model_validator(mode="after")
+    def _temperatures_ascend(self) -> "CalibrationSettings":
+        if any(low >= high for low, high in pairwise(self.temperatures)):
+            raise ValueError(
+                f"temperatures must be strictly increasing, e.g. {sorted(set(self.temperatures))}"
             )
         return self
 
@@ -271,6 +317,9 @@ class Config(Section):
     policy: PolicySettings = Field(default_factory=PolicySettings, description="train.py policy")
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings, description="evaluate.py")
     drafter: DrafterSettings = Field(default_factory=DrafterSettings, description="train.py drafter")
+    calibration: CalibrationSettings = Field(
+        default_factory=CalibrationSettings, description="train.py calibrate"
+    )
 
     @model_validator(mode="after")
     def _depths_can_be_drafted(self) -> "Config":

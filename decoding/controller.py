@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -13,6 +14,34 @@ from decoding.records import CycleRecord
 from decoding.tree import DraftTree
 
 HISTORY = 4
+
+
+class RootChoice(IntEnum):
+    """What a cycle drafts with. Only a drafter that merges a lookup with a head offers the last two; for the
+    others ALL is a draft."""
+
+    PLAIN = 0
+    ALL = 1
+    LOOKUP = 2
+    HEAD = 3
+
+
+USUAL_CHOICES = (RootChoice.PLAIN, RootChoice.ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class LookupHint:
+    """What a lookup in the text itself says at the root.
+
+    Attributes:
+        match_length: tokens of the longest match of the text's ending; 0 = none.
+        share: of the matches' weight, how much is behind the token that they propose; 0 without a match.
+        agrees: whether a head's best token is that one; None before a level was drafted, or without a head.
+    """
+
+    match_length: int = 0
+    share: float = 0.0
+    agrees: bool | None = None
 
 
 @dataclass(slots=True)
@@ -29,6 +58,8 @@ class DraftView:
             returns the draft distribution, float64 (vocabulary), of the token that would be drawn next, or
             None if there is nothing to propose. That token itself must not be known: it would bias the text.
             None under `coupled`, where whole levels are drafted and anything may be looked at.
+        root_choices: what may be answered to `draft`.
+        lookup: None for a drafter that does not look up.
     """
 
     tree: DraftTree
@@ -37,6 +68,8 @@ class DraftView:
     tokens_left: int
     history: Sequence[CycleRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
     next_probs: Callable[[], Any | None] | None = None
+    root_choices: tuple[RootChoice, ...] = USUAL_CHOICES
+    lookup: LookupHint | None = None
 
 
 QuestionKind = Literal["draft", "level", "size"]
@@ -44,8 +77,9 @@ QuestionKind = Literal["draft", "level", "size"]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`draft`: begin a draft (1) or take a plain step (0)? `level`: one more level (1) or stop (0)?
-    `size`: how many of the drafted nodes to verify (0 = none: a plain step)? Not asked under `rejection`."""
+    """`draft`: begin a draft (1), a plain step (0), or another `RootChoice`? `level`: one more level
+    (1) or stop (0)? `size`: how many of the drafted nodes to verify (0 = none: a plain step)? Not asked under
+    `rejection`."""
 
     kind: QuestionKind
     view: DraftView
@@ -54,8 +88,8 @@ class Question:
 class Controller(Protocol):
     """Decides draft depth and verification size, cycle by cycle. Cannot change the text."""
 
-    def wants_draft(self, view: DraftView) -> bool:
-        """Before any draft work: begin a draft, or take a plain step?"""
+    def wants_draft(self, view: DraftView) -> bool | RootChoice:
+        """Before any draft work: begin a draft, or take a plain step? Of `view.root_choices`."""
         ...
 
     def wants_level(self, view: DraftView) -> bool:
@@ -74,6 +108,12 @@ def answer(controller: Controller, question: Question) -> int:
     else:
         ask = controller.wants_draft if question.kind == "draft" else controller.wants_level
         said = ask(question.view)
+    choices = question.view.root_choices
+    if question.kind == "draft" and isinstance(said, int | np.integer | np.bool_) and said not in choices:
+        offered = ", ".join(f"{int(choice)} ({choice.name})" for choice in choices)
+        raise ValueError(
+            f"{type(controller).__name__} answered {said!r} to 'draft', this drafter offers {offered}"
+        )
     if not isinstance(said, int | np.integer | np.bool_):
         kind = "a whole number" if question.kind == "size" else "True or False"
         raise ValueError(

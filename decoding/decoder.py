@@ -48,23 +48,25 @@ class SpeculativeDecoder:
         dtype: str | torch.dtype = "auto",
         device: str | torch.device = "auto",
         beam_width: int = 4,
+        min_match: int = 2,
+        lookup_depth: int = 6,
     ) -> SpeculativeDecoder:
         """Load target and drafter.
 
         Args:
             target: built-in name, folder, GGUF file or hub id.
-            drafter: `ngram`, shipped head, folder or hub id; None = the head shipped for the built-in model,
-                lookup for any other.
+            drafter: `ngram`, shipped head, folder or hub id, `composite`, `merged`; None = the head shipped
+                for the built-in model, lookup for any other.
             controller: who decides depth and size; None = the drafter's usual fixed setting.
             dtype, device: see design: `auto` chooses.
-            beam_width: of a head's tree.
+            beam_width, min_match, lookup_depth: see `load_drafter`.
 
         Raises:
             ValueError: one line that names what is missing, and the way out.
         """
         model = load_model(target, device, dtype)
         name = drafter or default_drafter(target)
-        return cls(model, load_drafter(name, model, beam_width), controller)
+        return cls(model, load_drafter(name, model, beam_width, min_match, lookup_depth), controller)
 
     @property
     def target(self) -> TargetModel:
@@ -80,12 +82,19 @@ class SpeculativeDecoder:
         A policy for another target or drafter is refused with ValueError.
         """
         controller = ExportedController.load(folder)
-        warnings = controller.check(
-            target_fingerprint=self.target.fingerprint(),
-            drafter_fingerprint=self.drafter.fingerprint(),
-            device=self.target.device.type,
-            dtype=str(self.target.dtype).removeprefix("torch."),
-        )
+        own = self.drafter.calibration
+        # The scores that it was trained on, whatever has been measured since.
+        self.drafter.calibration = controller.info.calibration
+        try:
+            warnings = controller.check(
+                target_fingerprint=self.target.fingerprint(),
+                drafter_fingerprint=self.drafter.fingerprint(),
+                device=self.target.device.type,
+                dtype=str(self.target.dtype).removeprefix("torch."),
+            )
+        except ValueError:
+            self.drafter.calibration = own
+            raise
         self.controller = controller
         return warnings
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from decoding.artifacts import load_tensors, read_json
+from decoding.calibration import Calibration
 from decoding.controller import DraftView, FixedController
 from decoding.features import DepthFeatures, SizeFeatures
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 WEIGHTS_FILE = "policy.safetensors"
 INFO_FILE = "policy.json"
 DEPTH_ACTIONS = ("stop", "continue")
@@ -45,6 +46,7 @@ class PolicyInfo:
         training: the configuration it was trained with.
         validation: what it reached on validation prompts.
         fallback: the best fixed setting there.
+        calibration: of the drafter's scores, which the policy saw; None = uncalibrated.
     """
 
     depth_features: DepthFeatures
@@ -56,6 +58,7 @@ class PolicyInfo:
     training: Mapping[str, Any]
     validation: Mapping[str, Any]
     fallback: Constant
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         sizes = self.verification_sizes
@@ -92,6 +95,7 @@ class PolicyInfo:
                 "draft_depth": self.fallback.draft_depth,
                 "verification_size": self.fallback.verification_size,
             },
+            "calibration": None if self.calibration is None else self.calibration.to_json(),
         }
 
     @classmethod
@@ -112,6 +116,7 @@ class PolicyInfo:
             training=dict(raw["training"]),
             validation=dict(raw["validation"]),
             fallback=Constant(**raw["fallback"]),
+            calibration=None if raw["calibration"] is None else Calibration.from_json(raw["calibration"]),
         )
         # The names are the contract: the same code under other features would decide on other numbers.
         for kind, built in (("depth", info.depth_features), ("size", info.size_features)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,54 +13,102 @@ from decoding.drafters.eagle_head import EagleHead
 
 HEADER_FILE = "checkpoint.json"
 
+# What may differ between a run and its continuation: how long to go on.
+_FREE = ("minutes", "patience")
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best measurement on held-out texts: agreement by draft step, training steps before it (both None
+    before the first), how many measurements came after it, and the head's weights then."""
+
+    agreement: tuple[float, ...] | None = None
+    step: int | None = None
+    since: int = 0
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def after(self, agreement: tuple[float, ...], step: int, head: EagleHead) -> Best:
+        """The best when `head` has this agreement: better is a greater sum over the draft steps."""
+        if self.agreement is not None and sum(agreement) <= sum(self.agreement):
+            return replace(self, since=self.since + 1)
+        weights = {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
+        return Best(agreement, step, 0, weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a training stands: steps done, the seconds that they took, and the best measurement."""
+
+    step: int
+    elapsed: float
+    best: Best
+
 
 def save(
-    folder: Path,
-    head: EagleHead,
-    optimizer: torch.optim.Optimizer,
-    step: int,
-    elapsed: float,
-    run: dict[str, Any],
+    folder: Path, head: EagleHead, optimizer: torch.optim.Optimizer, place: Place, run: dict[str, Any]
 ) -> None:
-    """Write weights and optimiser to a file of their own, then the header that names them."""
+    """Write weights, best weights and optimiser to a file of their own, then the header that names them."""
     tensors = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
+    tensors |= {f"best.{name}": tensor for name, tensor in place.best.weights.items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
-    file = f"checkpoint-{step}.safetensors"
+    file = f"checkpoint-{place.step}.safetensors"
     save_tensors(folder / file, tensors)
-    write_json(folder / HEADER_FILE, {"step": step, "elapsed": elapsed, "settings": run})
-    for old in folder.glob("checkpoint-*.safetensors"):
-        if old.name != file:
-            old.unlink()
+    header = {
+        "step": place.step,
+        "elapsed": place.elapsed,
+        "best_agreement": place.best.agreement,
+        "best_step": place.best.step,
+        "since_best": place.best.since,
+        "settings": run,
+    }
+    write_json(folder / HEADER_FILE, header)
+    # The second: what a kill left half written, under the name of a step that may not come again.
+    for pattern in ("checkpoint-*.safetensors", ".checkpoint-*.tmp"):
+        for old in folder.glob(pattern):
+            if old.name != file:
+                old.unlink()
 
 
 def load(
     folder: Path, head: EagleHead, optimizer: torch.optim.Optimizer, run: dict[str, Any]
-) -> tuple[int, float] | None:
-    """Restore head and optimiser; return (step, seconds of training), None if there is no checkpoint.
+) -> Place | None:
+    """Restore head and optimiser; return the place, None if there is no checkpoint.
 
-    ValueError, in one line, if it is damaged or belongs to another run (only `minutes` may differ).
+    ValueError, in one line, if it is damaged or belongs to another run (`minutes` and `patience` may differ).
     """
     if not (folder / HEADER_FILE).exists():
         return None
-    place = read_json(folder / HEADER_FILE, "head checkpoint")
+    header = read_json(folder / HEADER_FILE, "head checkpoint")
     try:
-        step, elapsed, saved = int(place["step"]), float(place["elapsed"]), dict(place["settings"])
+        step, elapsed, saved = int(header["step"]), float(header["elapsed"]), dict(header["settings"])
+        agreement = header["best_agreement"]
+        best = Best(
+            None if agreement is None else tuple(map(float, agreement)),
+            header.get("best_step"),
+            int(header["since_best"]),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"head checkpoint in {folder} is damaged ({error}): remove it") from None
-    changed = [key for key, value in run.items() if key != "minutes" and saved.get(key) != value]
+    changed = [key for key, value in run.items() if key not in _FREE and saved.get(key) != value]
     if changed:
         raise ValueError(f"{folder} was trained with other {', '.join(changed)}; choose another --out")
     tensors = load_tensors(folder / f"checkpoint-{step}.safetensors", "head checkpoint")
-    weights = {name.removeprefix("head."): t for name, t in tensors.items() if name.startswith("head.")}
     state: dict[int, dict[str, Any]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
-            _, index, field = name.split(".")
-            state.setdefault(int(index), {})[field] = tensor
+            _, index, value = name.split(".")
+            state.setdefault(int(index), {})[value] = tensor
+    best = replace(best, weights=_named(tensors, "best."))
     try:
-        head.load_state_dict(weights)
+        if agreement is not None:
+            head.load_state_dict(best.weights)  # so that a damaged one is found now
+        head.load_state_dict(_named(tensors, "head."))
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     except (RuntimeError, ValueError):
         raise ValueError(f"head checkpoint in {folder} does not fit this head: remove it") from None
-    return step, elapsed
+    return Place(step, elapsed, best)
+
+
+def _named(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

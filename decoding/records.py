@@ -32,7 +32,7 @@ class CycleRecord:
     """One draft, one selection, one verification, one commit.
 
     Attributes:
-        draft_depth: levels drafted; 0 = plain step.
+        draft_depth: levels drafted; 0 = a plain step, or a lookup alone that a merged tree was asked for.
         verification_size: drafted nodes that the target scored, root excluded.
         accepted_by_depth: one entry for each depth at which a verified candidate followed an accepted path:
             whether one was accepted there. Only the last entry can be False.

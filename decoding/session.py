@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from decoding.chain import Drawn, ModelChain, SeededDraws, draft_chain
-from decoding.controller import HISTORY, Controller, DraftView, Question, answer
+from decoding.controller import HISTORY, Controller, DraftView, Question, RootChoice, answer
 from decoding.drafters.base import Drafter
 from decoding.noise import NoiseStream
 from decoding.records import CycleRecord
@@ -137,9 +137,11 @@ class Session:
         tree = self._draft.begin()
         limit = min(self.tokens_left - 1, self._draft.depth_limit())
         view = DraftView(tree, limit, context_length, self.tokens_left, self._history)
+        view.lookup = self._draft.hint()
         clock.lap("draft")
         drawn: Drawn | None = None
         if self._draws is None:
+            view.root_choices = self._draft.root_choices
             yield from self._draft_levels(view, limit, clock)
             size = 0
             if tree.size:
@@ -174,15 +176,22 @@ class Session:
     def _draft_levels(self, view: DraftView, limit: int, clock: PhaseClock) -> Generator[Question, int, None]:
         if limit <= 0:
             return
-        more = yield Question("draft", view)
+        choice = RootChoice((yield Question("draft", view)))
         clock.lap("policy")
+        if choice == RootChoice.PLAIN:
+            return
+        self._draft.choose(choice)
+        more = int(choice != RootChoice.LOOKUP)
         while more:
             extended = self._draft.extend()
+            view.lookup = self._draft.hint()
             clock.lap("draft")
             if not extended or view.tree.depth >= limit:
-                return
+                break
             more = yield Question("level", view)
             clock.lap("policy")
+        self._draft.finish(limit)
+        clock.lap("draft")
 
     def _prefill(self) -> None:
         self._draft.ingest(self.committed[:1], None)

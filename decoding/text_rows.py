@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -93,6 +93,17 @@ class _Place:
     width: int = 0
 
 
+class FedRow(Protocol):
+    """A text in the making: `context` holds all its tokens, the first `fed` of them are in the cache; a
+    negative `fed` marks a text that is done."""
+
+    context: list[int]
+    fed: int
+
+
+FedRowT = TypeVar("FedRowT", bound=FedRow)
+
+
 class RowCache:
     """A target's static cache for `rows` rows of `capacity` positions, and the forward that fills it."""
 
@@ -126,6 +137,29 @@ class RowCache:
         states_BPH: torch.Tensor = output.last_hidden_state
         return states_BPH
 
+    def feed(self, rows: Sequence[FedRow]) -> torch.Tensor:
+        """Feed each of the first B rows its next token; final states (B, H)."""
+        states_BPH = self.forward([[row.context[row.fed]] for row in rows], [row.fed for row in rows])
+        for row in rows:
+            row.fed += 1
+        return states_BPH[:, 0]
+
+    @torch.inference_mode()
+    def logits(self, states_BH: torch.Tensor, places: Sequence[int]) -> torch.Tensor:
+        """The output layer (R, V) for the rows that a token is chosen for; the others need none."""
+        head = self._target.model.get_output_embeddings()
+        logits_RV: torch.Tensor = head(states_BH[torch.tensor(places, device=states_BH.device)])
+        return logits_RV
+
+    def close_gaps(self, rows: list[FedRowT]) -> None:
+        """Move the last rows into the places of those that are done."""
+        for place in reversed(range(len(rows))):
+            if rows[place].fed < 0:
+                last = rows.pop()
+                if place < len(rows):
+                    rows[place] = last
+                    self.set_row(place, self.row(len(rows), last.fed))
+
     def row(self, row: int, length: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """A copy of the first `length` positions of a row, by layer."""
         return [
@@ -143,7 +177,7 @@ class RowCache:
 
 @dataclass(slots=True)
 class _Row(Generic[Result]):
-    """One text in the making: `context` holds all its tokens, the first `fed` of them are in the cache."""
+    """One text in the making, see `FedRow`."""
 
     number: int
     script: Script[Result]
@@ -197,7 +231,8 @@ class RowWriter:
                 self._begin(len(rows) - 1, rows[-1], next(script))
             if not rows:
                 return
-            states_BH = self._feed(rows)
+            states_BH = self._cache.feed(rows)
+            self.fed_tokens += len(rows)
             choosing = [place for place, row in enumerate(rows) if row.fed == len(row.context)]
             for place, token in zip(choosing, self._choose(states_BH, rows, choosing), strict=True):
                 row = rows[place]
@@ -209,7 +244,7 @@ class RowWriter:
                 except StopIteration as finished:
                     yield row.number, finished.value
                     row.fed = -1
-            self._close_gaps(rows)
+            self._cache.close_gaps(rows)
 
     def _begin(self, place: int, row: _Row[Result], ask: Ask) -> None:
         """Take up what a script asks for; every script's first ask begins afresh."""
@@ -223,25 +258,15 @@ class RowWriter:
         row.draw, row.written_from = ask.draw, len(row.context)
         assert len(row.context) + ask.draw.limit <= self._capacity, "a script asks for more than fits"
 
-    def _feed(self, rows: list[_Row[Result]]) -> torch.Tensor:
-        """Feed every row its next token; final states (B, H)."""
-        tokens_BP = [[row.context[row.fed]] for row in rows]
-        states_BPH = self._cache.forward(tokens_BP, [row.fed for row in rows])
-        for row in rows:
-            row.fed += 1
-        self.fed_tokens += len(rows)
-        return states_BPH[:, 0]
-
     @torch.inference_mode()
     def _choose(self, states_BH: torch.Tensor, rows: list[_Row[Result]], choosing: list[int]) -> list[int]:
         """The next token of each row in `choosing`; the others need no logits."""
         if not choosing:
             return []
-        head = self._target.model.get_output_embeddings()
-        logits_BV = head(states_BH[torch.tensor(choosing, device=states_BH.device)])
+        logits_RV = self._cache.logits(states_BH, choosing)
         draws = [rows[place].draw for place in choosing]
         uniforms = [rows[place].rng.random() if rows[place].draw.temperature else 0.0 for place in choosing]
-        return choose_tokens(logits_BV, draws, uniforms)
+        return choose_tokens(logits_RV, draws, uniforms)
 
     def _take(self, row: _Row[Result], token: int) -> Written | None:
         """Add a chosen token; what was written, if this ends the stretch."""
@@ -255,15 +280,6 @@ class RowWriter:
         ):
             return Written(row.context[row.written_from :], None)
         return None
-
-    def _close_gaps(self, rows: list[_Row[Result]]) -> None:
-        """Move the last rows into the places of those that are done."""
-        for place in reversed(range(len(rows))):
-            if rows[place].fed < 0:
-                last = rows.pop()
-                if place < len(rows):
-                    rows[place] = last
-                    self._cache.set_row(place, self._cache.row(len(rows), last.fed))
 
 
 def choose_tokens(logits_BV: torch.Tensor, draws: Sequence[Draw], uniforms: Sequence[float]) -> list[int]:

@@ -45,6 +45,8 @@ class DraftTree:
         tokens, parents, depths, scores: parallel lists over nodes; `scores` are path scores, estimates of
             log P(node is on the accepted path), never above the parent's.
         level_starts: index of the first node of each level; level d is `level_starts[d]` onwards.
+        depth: levels drafted below the root: `draft_depth`. Those that were joined to a finished draft, which
+            cost no draft work, lie below and are not counted.
     """
 
     def __init__(self, root_token: int) -> None:
@@ -53,10 +55,11 @@ class DraftTree:
         self.depths: list[int] = [0]
         self.scores: list[float] = [0.0]
         self.level_starts: list[int] = [0]
+        self.depth = 0
 
     @property
-    def depth(self) -> int:
-        """Levels drafted below the root."""
+    def height(self) -> int:
+        """All levels below the root."""
         return len(self.level_starts) - 1
 
     @property
@@ -64,10 +67,19 @@ class DraftTree:
         """Drafted nodes, root excluded."""
         return len(self.tokens) - 1
 
-    def add_level(self, tokens: Sequence[int], parents: Sequence[int], scores: Sequence[float]) -> range:
+    def add_level(
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        scores: Sequence[float],
+        joined: bool = False,
+    ) -> range:
         """Append one level; return its node indices. Scores are held to the parent's, and NaN (a drafter at
-        fault) becomes -infinity: a bad score may cost speed, never the tree."""
-        start, depth = len(self.tokens), self.depth + 1
+        fault) becomes -infinity: a bad score may cost speed, never the tree.
+
+        `joined`: it was not drafted, but joined to a finished draft; see `depth`.
+        """
+        start, depth = len(self.tokens), self.height + 1
         for parent, score in zip(parents, scores, strict=True):
             if self.depths[parent] != depth - 1:
                 raise ValueError(f"node {parent} is at depth {self.depths[parent]}, not at {depth - 1}")
@@ -76,6 +88,7 @@ class DraftTree:
         self.parents.extend(parents)
         self.depths.extend([depth] * len(tokens))
         self.level_starts.append(start)
+        self.depth += not joined
         return range(start, len(self.tokens))
 
     def level(self, depth: int) -> range:

@@ -57,7 +57,7 @@ def tiny_world() -> World:
     eagle = EagleDrafter(head, target.embeddings, target.device, target.dtype, _BEAM, DRAFTERS[0])
     target.capture(eagle.fused_layers)
     causal = CausalLMDrafter(small, target, _BEAM, DRAFTERS[1])
-    ngram = NgramDrafter(1, 3, vocabulary_size=VOCABULARY)
+    ngram = NgramDrafter(1, vocabulary_size=VOCABULARY)
     return World(target, {drafter.name: drafter for drafter in (eagle, causal, ngram)})
 
 

@@ -10,14 +10,18 @@ from typing import Any
 
 import torch
 
+from decoding.calibration import Calibration, TemperatureFit
 from decoding.controller import DraftView, PlainController
 from decoding.drafters.base import Drafter, DraftState
 from decoding.drafters.causal_lm import CausalLMDrafter
+from decoding.drafters.composite import CompositeDrafter
 from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.eagle_head import EagleConfig, EagleHead
+from decoding.drafters.merged import MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
 from decoding.noise import NoiseStream
 from decoding.sampling import Sampling
+from decoding.scoring import LevelScale
 from decoding.session import Session
 from decoding.target import TargetModel
 from decoding.tree import DraftTree
@@ -112,12 +116,30 @@ def shared_target() -> TargetModel:
 
 @cache
 def drafter_called(name: str) -> Drafter:
-    """A drafter for `shared_target()`: `eagle`, `causal` or `ngram`."""
-    if name == "eagle":
-        return tiny_eagle(shared_target(), beam_width=3)
+    """A drafter for `shared_target()`: `eagle`, `causal`, `ngram`, or `merged` and `composite` with EAGLE."""
     if name == "causal":
         return tiny_causal_lm(tiny_target(layers=2))  # it would make the shared one capture nothing
-    return NgramDrafter(1, 3, vocabulary_size=shared_target().vocabulary_size)
+    lookup = NgramDrafter(1, vocabulary_size=shared_target().vocabulary_size)
+    if name == "ngram":
+        return lookup
+    head = tiny_eagle(shared_target(), beam_width=3)
+    if name == "merged":
+        return MergedDrafter(head, lookup, lookup_depth=4)
+    return CompositeDrafter(head, lookup) if name == "composite" else head
+
+
+def tiny_calibration(temperatures: Sequence[float] = (0.0, 1.0), shift: float = 0.0) -> Calibration:
+    """Of two levels, no two numbers alike; a larger `shift` = a lookup that is trusted more."""
+    fits = [
+        TemperatureFit(
+            temperature,
+            (LevelScale(1.3 + 0.2 * place, 0.9 - 0.1 * place), LevelScale(0.8 + 0.3 * place, 0.85)),
+            (shift - 0.9, 0.5, 0.8 + 0.1 * place, -0.7, 0.15, 0.4 * place, 0.25, 0.6, 0.35),
+            100 + place,
+        )
+        for place, temperature in enumerate(temperatures)
+    ]
+    return Calibration(tuple(fits), {"target": "aa", "drafter": "bb"})
 
 
 def draw_chain(
@@ -195,6 +217,7 @@ class OracleDrafter:
     verification_size = 4
 
     def __init__(self, text: Sequence[int], wrong: Collection[int] = frozenset(), branches: int = 1) -> None:
+        self.calibration: Calibration | None = None
         self.text = list(text)
         self.wrong = frozenset(wrong)
         self.branches = branches
@@ -206,7 +229,7 @@ class OracleDrafter:
         return "oracle"
 
 
-class OracleState:
+class OracleState(DraftState):
     def __init__(self, drafter: OracleDrafter, prompt_length: int) -> None:
         self._drafter = drafter
         self._generated = -prompt_length

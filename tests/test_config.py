@@ -103,10 +103,11 @@ def test_set_can_name_a_key_that_the_file_leaves_out_and_can_take_a_value_back(w
 
 def test_relative_paths_start_at_the_checkout(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(written.parent)
-    written.write_text("drafter: {corpus: ../corpus.npz}\n")
+    written.write_text("drafter: {corpus: ../corpus.npz, start_from: runs/a/head}\n")
     config = load_config(written)
     assert config.workload.files[0] == REPO_ROOT / "configs/prompts/mixed.jsonl"
     assert config.drafter.corpus == REPO_ROOT.parent / "corpus.npz"
+    assert config.drafter.start_from == REPO_ROOT / "runs/a/head"
 
 
 def test_a_config_is_frozen() -> None:
@@ -194,6 +195,13 @@ REFUSED_SETS = {
     "workload.files=[3]": ["files[0] = 3", "must be a path"],
     "workload.categories=coding": ["coding", "valid list"],
     "drafter.held_out_share=.9": ["less than or equal to 0.5"],
+    "drafter.fused_layers=[1,2]": ["[1, 2]", "at least 3 items"],
+    "drafter.fused_layers=[1,2,3,4]": ["at most 3 items"],
+    "drafter.fused_layers=[0,1,2]": ["fused_layers[0] = 0", "greater than or equal to 1"],
+    "drafter.patience=0": ["greater than or equal to 1", "default: 6"],
+    "drafter.evaluate_every=0": ["greater than or equal to 1"],
+    "drafter.freeze_output=1": ["valid boolean"],
+    "drafter.start_from=5": ["must be a path", "default: null"],
     "policy=3": ["policy = 3", "section"],
 }
 

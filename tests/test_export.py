@@ -36,7 +36,7 @@ def test_what_is_exported_is_what_is_loaded(folder: Path) -> None:
     controller = ExportedController.load(str(folder))
     assert controller.info == INFO
     raw = json.loads((folder / INFO_FILE).read_text())
-    assert raw["schema_version"] == 1
+    assert raw["schema_version"] == 2
     assert raw["features"]["depth"] == {"beam_width": 3, "max_depth": 4, "names": list(DEPTH.names)}
     assert raw["actions"] == {"depth": ["stop", "continue"], "verification_sizes": list(SIZES)}
     assert raw["networks"]["size"] == {"widths": [20, 64, 32, 5], "activation": "relu"}
@@ -102,7 +102,7 @@ def change(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("schema_version", 2, "schema_version is 2, this code reads 1"),
+        ("schema_version", 1, "schema_version is 1, this code reads 2"),
         ("schema_version", None, "lacks 'schema_version'"),
         ("networks", None, "lacks 'networks'"),
         ("networks.depth.activation", "gelu", "must be relu or tanh"),
@@ -124,6 +124,9 @@ def change(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("fingerprints", {"target": "aa"}, "fingerprints lack drafter, tokenizer"),
         ("fallback.draft_depth", -1, "draft_depth is -1"),
         ("fallback", None, "lacks 'fallback'"),
+        ("calibration", 3, "cannot be used"),
+        ("calibration", {"fits": []}, "lacks 'schema_version'"),
+        ("calibration", {"schema_version": 9}, "the calibration's schema_version is 9, this code reads 1"),
     ],
 )
 def test_an_info_that_says_something_else_is_refused(folder: Path, path: str, value: Any, words: str) -> None:

@@ -46,7 +46,7 @@ def eagle() -> EagleDrafter:
 
 
 def drafter_called(name: str) -> Drafter:
-    return eagle() if name == "eagle" else NgramDrafter(1, 3)
+    return eagle() if name == "eagle" else NgramDrafter(1)
 
 
 @cache
@@ -221,7 +221,7 @@ def test_one_token_prompt(name: str) -> None:
 def test_context_limit(name: str) -> None:
     """A prompt may fill the context but for one token; the text stops where the context is full."""
     small = tiny_target(context=16, layers=2)
-    drafter: Drafter = tiny_eagle(small) if name == "eagle" else NgramDrafter(1, 3)
+    drafter: Drafter = tiny_eagle(small) if name == "eagle" else NgramDrafter(1)
     for length in (9, 14, 15):
         prompt = [3 + i % 4 for i in range(length)]
         session = Session(

@@ -171,7 +171,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> SpeculativeDecoder:
 def make_decoder(folder: Path) -> SpeculativeDecoder:
     target = load_model(str(folder), "cpu", "float64").target
     model = LoadedModel("tiny", target, tokenizer(), frozenset([2]))
-    return SpeculativeDecoder(model, NgramDrafter(1, 3, target.vocabulary_size))
+    return SpeculativeDecoder(model, NgramDrafter(1, vocabulary_size=target.vocabulary_size))
 
 
 PROMPT = ids_of(b"a", b"b", b" ", *LONGER, b"a", b"a")
@@ -327,7 +327,7 @@ def test_pieces_joined_are_the_text_of_a_tokenizer_that_drops_a_leading_space(fo
     core.decoder = decoders.Metaspace()
     model = make_decoder(folder).model
     words = LoadedModel("words", model.target, PreTrainedTokenizerFast(tokenizer_object=core), model.end_ids)
-    decoder = SpeculativeDecoder(words, NgramDrafter(1, 3))
+    decoder = SpeculativeDecoder(words, NgramDrafter(1))
     for stop, text in (((), " w5 w6 w7"), ("q", " w5 w6 w7"), ("w7", " w5 w6 "), (" w5", "")):
         options: dict[str, Any] = {"max_new_tokens": 3, "logits_processors": [forced([9, 8], [5, 6, 7])]}
         assert decoder.generate([9, 8], stop=stop, **options).text == text

@@ -1,12 +1,8 @@
-"""Training an EAGLE head: the unroll is what drafting does, it learns, and a killed run goes on."""
+"""Training an EAGLE head: the unroll is what drafting does, it learns, and stops when it should."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
-from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,70 +10,30 @@ import torch
 
 from decoding.controller import FixedController
 from decoding.drafters.eagle import EagleDrafter
-from decoding.drafters.eagle_head import EagleConfig, EagleHead
+from decoding.drafters.eagle_head import EagleHead
 from decoding.noise import NoiseStream
 from decoding.sampling import Sampling
 from decoding.session import Session
-from decoding.target import TargetModel
-from decoding.train_head import (
-    HeadProgress,
-    HeadSettings,
-    HeadTrainer,
-    frequent_vocabulary,
-    initialise_from_target,
+from decoding.train_head import HeadTrainer
+from tests.fakes import plain_text, tiny_head
+from tests.head_world import (
+    SETTINGS,
+    fc_of,
+    fresh_head,
+    pretend,
+    steps,
+    target,
+    texts,
+    trainer,
+    trainer_on_many,
 )
-from tests.fakes import VOCABULARY, plain_text, tiny_head, tiny_target
 from tests.reference_head import ReferenceHead
-
-# So many minutes that the learning rate stands still: steps then do not depend on the clock.
-SETTINGS = HeadSettings(minutes=1e9, unroll_steps=3, batch_tokens=64, learning_rate=3e-3, evaluate_every=1000)
-
-
-@cache
-def target() -> TargetModel:
-    return tiny_target(seed=6, dtype=torch.float32, layers=2)
-
-
-@cache
-def texts() -> list[np.ndarray]:
-    """What the target writes by itself, greedily, after 24 beginnings: of several lengths."""
-    return [np.array([first, 7, *plain_text(target(), [first, 7], 8 + first % 9)]) for first in range(10, 34)]
-
-
-@cache
-def many_texts() -> list[np.ndarray]:
-    """More than are sorted into batches at once: epochs then differ in their number of batches."""
-    rng = np.random.default_rng(0)
-    return [rng.integers(10, VOCABULARY, rng.integers(4, 16)) for _ in range(80)]
-
-
-def fresh_head() -> EagleHead:
-    head = tiny_head(target(), draft_vocab_size=VOCABULARY)
-    initialise_from_target(head, target())
-    return head.requires_grad_(True)
-
-
-def trainer(settings: HeadSettings = SETTINGS, head: EagleHead | None = None) -> HeadTrainer:
-    return HeadTrainer(head or fresh_head(), target(), texts()[4:], texts()[:4], settings)
-
-
-def trainer_on_many() -> HeadTrainer:
-    settings = replace(SETTINGS, batch_tokens=48)
-    return HeadTrainer(fresh_head(), target(), many_texts(), texts()[:1], settings)
-
-
-def steps(run: Iterator[HeadProgress], count: int) -> list[HeadProgress]:
-    return list(islice(run, count))
-
-
-def weights(of: HeadTrainer) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in of.head.parameters()])
 
 
 def test_unrolled_states_are_those_of_drafting() -> None:
     """Step s at pair j = the state after drafting the true tokens of the s pairs up to j."""
     training = trainer(head=tiny_head(target()).requires_grad_(True))
-    batch = training._batch(training._texts, np.array([0, 7]), keep=False)
+    batch = training._batch(training._texts, np.array([0, 7]))
     with torch.no_grad():
         unrolled = list(training._unroll(batch))
     assert len(unrolled) == SETTINGS.unroll_steps
@@ -114,7 +70,7 @@ def drafted_state(
 def test_a_batch_holds_what_the_decoder_will_feed_the_head() -> None:
     """Pair i: token i + 1 with the feature of position i, and as label the target's law after token i + 1."""
     training = trainer()
-    batch = training._batch(training._texts, np.array([1, 5]), keep=True)
+    batch = training._batch(training._texts, np.array([1, 5]))
     for row, number in enumerate((1, 5)):
         text = training._texts[number].tolist()
         pairs = len(text) - 1
@@ -160,26 +116,6 @@ def accepted(head: EagleHead) -> int:
     return total
 
 
-@pytest.mark.parametrize("killed_after", [7, 37])
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, killed_after: int) -> None:
-    """Also across epochs of unequal numbers of batches: weights equal an uninterrupted run's."""
-    whole, first, second = trainer_on_many(), trainer_on_many(), trainer_on_many()
-    expected = steps(whole.run(), 42)
-    assert not first.load_checkpoint(tmp_path)
-    steps(first.run(), killed_after)
-    first.save_checkpoint(tmp_path)
-    assert second.load_checkpoint(tmp_path)
-    assert torch.equal(weights(second), weights(first))
-    assert (second.step, second.elapsed) == (killed_after, first.elapsed)
-    rest = steps(second.run(), 42 - killed_after)
-    assert [one.step for one in rest] == list(range(killed_after + 1, 43))
-    assert [one.epoch for one in rest] == [one.epoch for one in expected[killed_after:]]
-    np.testing.assert_allclose(
-        [one.loss for one in rest], [one.loss for one in expected[killed_after:]], rtol=1e-3
-    )
-    torch.testing.assert_close(weights(second), weights(whole), rtol=1e-3, atol=1e-4)
-
-
 def test_an_epoch_meets_every_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
     training = trainer_on_many()
     epochs = [training._epoch_batches(epoch) for epoch in range(3)]
@@ -197,38 +133,53 @@ def test_an_epoch_meets_every_text_once(monkeypatch: pytest.MonkeyPatch) -> None
     for epoch in epochs:
         assert sorted(np.concatenate(epoch).tolist()) == list(range(80))
     assert [one.epoch for one in progress if one.epoch == int(one.epoch)] == [1.0, 2.0, 3.0]
-
-
-def test_only_one_checkpoint_is_kept(tmp_path: Path) -> None:
-    training = trainer()
-    run = training.run()
-    for _ in range(3):
-        next(run)
-        training.save_checkpoint(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-3.safetensors", "checkpoint.json"]
-
-
-def test_a_checkpoint_of_other_settings_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
-    """More minutes may be asked for; anything else is another run."""
-    training = trainer()
-    next(training.run())
-    training.save_checkpoint(tmp_path)
-    assert trainer(replace(SETTINGS, minutes=5.0)).load_checkpoint(tmp_path)
-    with pytest.raises(ValueError, match="was trained with other learning_rate, seed; choose another --out"):
-        trainer(replace(SETTINGS, learning_rate=1.0, seed=3)).load_checkpoint(tmp_path)
-    (file,) = tmp_path.glob("*.safetensors")
-    file.write_bytes(file.read_bytes()[:-5])
-    with pytest.raises(ValueError, match=r"head checkpoint .* is damaged or truncated"):
-        trainer().load_checkpoint(tmp_path)
+    assert training.epochs == 3.0
+    assert sum(one.tokens for one in progress) == 3 * training.training_tokens
+    assert training.training_texts == 80
 
 
 def test_the_run_ends_when_its_minutes_are_spent() -> None:
     """The last step is measured; the time of runs before a kill counts."""
     training = trainer(replace(SETTINGS, minutes=1e-9))
     (only,) = training.run()
+    assert training.stopped == "minutes"
     assert only.step == 1
     assert only.agreement is not None
     assert list(training.run()) == []
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_output_rows_move_only_if_they_are_trained(freeze: bool) -> None:
+    training = trainer(replace(SETTINGS, freeze_output=freeze))
+    before = {name: parameter.clone() for name, parameter in training.head.named_parameters()}
+    steps(training.run(), 3)
+    stood = {name for name, now in training.head.named_parameters() if torch.equal(now, before[name])}
+    assert stood == ({"lm_head.weight"} if freeze else set())
+
+
+def test_training_stops_when_patience_is_lost_and_the_best_weights_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An equal measurement is no better one; a better one gives all the patience back."""
+    training = trainer(replace(SETTINGS, evaluate_every=1, patience=3))
+    pretend(monkeypatch, training, [0.3, 0.2, 0.1, 0.5, 0.5, 0.4, 0.4, 0.9])
+    assert training.best_agreement is None
+    assert training.stopped is None
+    progress = list(training.run())
+    assert [one.step for one in progress] == list(range(1, 8))
+    assert [one.agreement for one in progress][3] == training.best_agreement == (0.5, 0.1, 0.1)
+    assert (training.best.step, training.best.since, training.stopped) == (4, 3, "early")
+    assert fc_of(training.head) == 7
+    assert list(training.run()) == []
+    training.use_best()
+    assert fc_of(training.head) == 4
+
+
+def test_without_patience_only_the_minutes_end_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = trainer(replace(SETTINGS, evaluate_every=1))
+    pretend(monkeypatch, training, [0.3] * 30)
+    assert len(steps(training.run(), 30)) == 30
+    assert training.stopped is None
 
 
 def test_texts_shorter_than_the_unroll_train_too() -> None:
@@ -246,24 +197,3 @@ def test_divergence_is_one_line() -> None:
     with pytest.raises(ValueError, match="head training diverged at step 0: loss nan") as caught:
         next(training.run())
     assert "\n" not in str(caught.value)
-
-
-def test_frequent_vocabulary() -> None:
-    """The most frequent and those always wanted, ascending; ties to the lower id."""
-    counted = [np.array([5, 5, 5, 2, 2, 8, 7])]
-    assert frequent_vocabulary(counted, 4, 10, always=[9]).tolist() == [2, 5, 7, 9]
-    assert frequent_vocabulary(counted, 10, 10, always=[]).tolist() == list(range(10))
-    for size in (0, 11):
-        with pytest.raises(ValueError, match=rf"draft vocabulary of {size} is outside 1\.\.10"):
-            frequent_vocabulary(counted, size, 10, always=[9])
-
-
-def test_a_fresh_head_starts_as_the_targets_last_layer() -> None:
-    head = fresh_head()
-    last = target().model.model.layers[-1]
-    assert torch.equal(head.midlayer.mlp.up_proj.weight, last.mlp.up_proj.weight)
-    assert torch.equal(head.midlayer.self_attn.k_proj.weight[:, 32:], last.self_attn.k_proj.weight)
-    assert torch.equal(head.lm_head.weight, target().model.lm_head.weight[head.target_ids_V])
-    features = torch.randn(2, 96)
-    torch.testing.assert_close(head.fc(features), features[:, 64:])
-    assert EagleConfig.from_target(target(), 8).target_fingerprint == target().fingerprint()

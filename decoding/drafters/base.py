@@ -13,12 +13,20 @@ from typing import Protocol
 
 import torch
 
+from decoding.calibration import Calibration
+from decoding.controller import USUAL_CHOICES, LookupHint, RootChoice
 from decoding.noise import NoiseStream
 from decoding.tree import DraftTree
 
 
 class DraftState(Protocol):
-    """One request's drafter."""
+    """One request's drafter. Derive from it: `choose`, `finish` and `hint` have what most drafters need.
+
+    Attributes:
+        root_choices: what it can draft with, see `RootChoice`.
+    """
+
+    root_choices: tuple[RootChoice, ...] = USUAL_CHOICES
 
     def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
         """Take R newly committed tokens. `features_RF` are the target's at the position *before* each token;
@@ -33,6 +41,18 @@ class DraftState(Protocol):
     def begin(self) -> DraftTree:
         """Forget an earlier draft; return a tree that holds the root alone."""
         ...
+
+    def choose(self, choice: RootChoice) -> None:
+        """Draft with this, one of `root_choices` and not PLAIN; called after `begin`, before any level."""
+        return None
+
+    def finish(self, limit: int) -> None:
+        """No further level will be drafted: join what costs no draft work, to at most `limit` levels."""
+        return None
+
+    def hint(self) -> LookupHint | None:
+        """What a lookup says at this root, after `begin`; None for a drafter that does not look up."""
+        return None
 
     def extend(self) -> bool:
         """Add a level to the tree; False, and nothing added, if the drafter has nothing more to propose."""
@@ -59,11 +79,13 @@ class Drafter(Protocol):
     fused_layers: tuple[int, ...]
     draft_depth: int
     verification_size: int
+    calibration: Calibration | None
 
     def start(self, noise: NoiseStream, temperature: float, prompt_length: int) -> DraftState:
         """A fresh state for one request."""
         ...
 
     def fingerprint(self) -> str:
-        """Short hash of everything that its drafts depend on but the target: weights, settings."""
+        """Short hash of everything that its drafts depend on but the target: weights, settings,
+        calibration."""
         ...

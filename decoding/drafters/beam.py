@@ -9,31 +9,50 @@ width.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 import numpy as np
 import torch
 
-from decoding.noise import NoiseStream
 from decoding.tree import DraftTree
 
 
-def log_survival(
-    logits_RV: torch.Tensor, temperature: float, noise: NoiseStream, index: int, ids_V: torch.Tensor
-) -> torch.Tensor:
-    """log c(v) = log softmax(z / kappa) + log a over the drafter's vocabulary, (R, V); uncalibrated, kappa =
-    a = 1. float32 at temperature 0, else float64.
+class Guest(Protocol):
+    """A chain of tokens from elsewhere that is joined into the tree, a node a level.
 
-    z is the draft's logit at temperature 0, else logit / temperature + the noise that the target will meet at
-    this position: a candidate that the noise favours is likelier to be the target's token.
-
-    Args:
-        logits_RV: of the draft, no temperature in them.
-        index: of the generated token that these rows predict, 0 = the first after the prompt.
-        ids_V: int64, the target's id of each column.
+    Attributes:
+        node: index in the tree of its last joined node, at first 0, the root.
     """
-    if temperature == 0:
-        return torch.log_softmax(logits_RV.float(), dim=-1)
-    noise_1V = noise.gumbel([index], ids_V)
-    return torch.log_softmax(logits_RV.to(torch.float64) / temperature + noise_1V, dim=-1)
+
+    node: int
+
+    def join(self, level: Candidates) -> int | None:
+        """Add its next token to the candidates, or rescore the one that has the same token and parent; return
+        its place among them, None if the chain has ended."""
+        ...
+
+
+@dataclass(slots=True)
+class Candidates:
+    """The nodes of a level before it is added to the tree, best first below each parent.
+
+    Attributes:
+        tokens, parents, scores, rows: parallel lists; `rows` is the row of the parent in the frontier, -1
+            where the parent is not in it.
+        frontier: nodes (R).
+        tree: the tree so far.
+        survival_RV, ids_V: see `Beam.grow`.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    scores: list[float]
+    rows: list[int]
+    frontier: list[int]
+    tree: DraftTree
+    survival_RV: torch.Tensor
+    ids_V: torch.Tensor | None
 
 
 class Beam:
@@ -47,12 +66,17 @@ class Beam:
         tree: the draft; at first the root alone.
         frontier: R nodes of the tree's last level, at first the root.
         parent_rows: for each of them the row of its parent in the frontier before.
+        guest: joined into every level; None = nobody.
     """
 
     def __init__(self, root_token: int, width: int) -> None:
         self.tree = DraftTree(root_token)
         self.frontier: list[int] = [0]
         self.parent_rows: list[int] = [0]
+        self.guest: Guest | None = None
+        self._grown_from: list[int] = []
+        self._survival_RV = torch.empty(0)
+        self._ids_V: torch.Tensor | None = None
         self._width = width
         self._seen_RK = np.zeros((1, 0), dtype=bool)
 
@@ -72,10 +96,11 @@ class Beam:
         """Add the frontier's best children, and make the best of the whole level the next frontier.
 
         Args:
-            survival_RV: log survival given the parent, see `log_survival`; V >= W.
+            survival_RV: log survival given the parent, see `Scorer.log_survival`; V >= W.
             ids_V: int64, the target's id of each column; None = the column itself.
         """
         assert len(survival_RV) == len(self.frontier), "rows and frontier differ"
+        self._grown_from, self._survival_RV, self._ids_V = self.frontier, survival_RV, ids_V
         values_RW, ids_RW = survival_RV.topk(self._width, dim=-1)
         if ids_V is not None:
             ids_RW = ids_V[ids_RW]
@@ -85,15 +110,46 @@ class Beam:
         order = np.lexsort((ids, -values), axis=-1)
         values, ids = np.take_along_axis(values, order, -1), np.take_along_axis(ids, order, -1)
         path = values + np.array([self.tree.scores[node] for node in self.frontier])[:, None]
-        parents = np.repeat(self.frontier, self._width).tolist()
-        level = self.tree.add_level(ids.ravel().tolist(), parents, path.ravel().tolist())
-        scores = np.asarray(self.tree.scores[level.start :])
-        best = np.sort(np.argsort(-scores, kind="stable")[: self._width])
-        self.frontier = (best + level.start).tolist()
-        self.parent_rows = (best // self._width).tolist()
+        level = Candidates(
+            tokens=ids.ravel().tolist(),
+            parents=np.repeat(self.frontier, self._width).tolist(),
+            scores=path.ravel().tolist(),
+            rows=np.repeat(np.arange(len(self.frontier)), self._width).tolist(),
+            frontier=self.frontier,
+            tree=self.tree,
+            survival_RV=survival_RV,
+            ids_V=ids_V,
+        )
+        place = None if self.guest is None else self.guest.join(level)
+        added = self.tree.add_level(level.tokens, level.parents, level.scores)
+        if self.guest is not None and place is not None:
+            self.guest.node = added[place]
+        scores = np.asarray(self.tree.scores[added.start :])
+        # Where its parent was not run, nothing can be drafted after a node.
+        open_to_growth = np.flatnonzero(np.array(level.rows) >= 0)
+        best = np.argsort(-scores[open_to_growth], kind="stable")[: self._width]
+        best = np.sort(open_to_growth[best])
+        self.frontier = (best + added.start).tolist()
+        self.parent_rows = [level.rows[place] for place in best.tolist()]
+
+    def row_of(self, node: int) -> torch.Tensor | None:
+        """Log survival (V) after a node that the last level grew from; None if it is none of these."""
+        return self._survival_RV[self._grown_from.index(node)] if node in self._grown_from else None
+
+    def column(self, token: int) -> int:
+        """Where the drafter's vocabulary holds a token of the target; -1 where it does not."""
+        return column_of(token, self._ids_V, self._survival_RV.shape[-1])
 
     def append(self, token_id: int, score: float) -> None:
         """Add a chain's next node, and make it the frontier; `score` is its path score."""
         assert self.tree.size == self.tree.depth, "a chain's node on a tree that has grown by levels"
         self.frontier = list(self.tree.add_level([token_id], self.frontier, [score]))
         self.parent_rows = [0]
+
+
+def column_of(token: int, ids_V: torch.Tensor | None, size: int) -> int:
+    """Place of a target's id in ascending `ids_V` (None = all ids below `size`); -1 if it is not there."""
+    if ids_V is None:
+        return token if token < size else -1
+    column = int(torch.searchsorted(ids_V, token))
+    return column if column < len(ids_V) and int(ids_V[column]) == token else -1

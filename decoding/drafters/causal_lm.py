@@ -10,7 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from decoding.drafters.beam import Beam, log_survival
+from decoding.calibration import Calibration, scorer_at, with_calibration
+from decoding.drafters.base import DraftState
+from decoding.drafters.beam import Beam
 from decoding.noise import NoiseStream
 from decoding.target import TargetModel
 from decoding.tree import DraftTree
@@ -50,16 +52,22 @@ class CausalLMDrafter:
         self.ids_V = torch.arange(proposed, device=model.device)
         self.target_vocabulary_size = target.vocabulary_size
         self.target_device = target.device
+        self.calibration: Calibration | None = None
 
     def start(self, noise: NoiseStream, temperature: float, prompt_length: int) -> CausalLMState:
         return CausalLMState(self, noise, temperature, prompt_length)
 
+    @property
+    def head_fingerprint(self) -> str:
+        """Of the weights alone: what a calibration belongs to."""
+        return self.model.fingerprint()
+
     def fingerprint(self) -> str:
         # The beam width is a setting that a policy is trained with: it shapes what the policy sees.
-        return f"{self.model.fingerprint()}-beam{self.beam_width}"
+        return with_calibration(f"{self.head_fingerprint}-beam{self.beam_width}", self.calibration)
 
 
-class CausalLMState:
+class CausalLMState(DraftState):
     """One request: a cache of committed tokens, a queue of those not yet in it, and the draft on top.
 
     Between cycles the cache holds committed tokens alone, the first `_cached` of the text. `ingest` costs
@@ -71,7 +79,7 @@ class CausalLMState:
     ) -> None:
         self._drafter = drafter
         self._noise = noise
-        self._temperature = temperature
+        self._scorer = scorer_at(drafter.calibration, temperature)
         self._prompt_length = prompt_length
         self._cache = drafter.model.new_cache()
         self._cached = 0
@@ -79,7 +87,7 @@ class CausalLMState:
         self._root_token = -1
         self._root_logits_1V: torch.Tensor | None = None
         self._knows_text = True
-        self._beam: Beam | None = None
+        self.beam: Beam | None = None
         self._next_logits_T: torch.Tensor | None = None
 
     @property
@@ -103,25 +111,26 @@ class CausalLMState:
 
     def begin(self) -> DraftTree:
         self._drop_draft()
-        self._beam = Beam(self._root_token, self._drafter.beam_width)
+        self.beam = Beam(self._root_token, self._drafter.beam_width)
         self._next_logits_T = None
-        return self._beam.tree
+        return self.beam.tree
 
     @torch.inference_mode()
     def extend(self) -> bool:
-        assert self._beam is not None, "extend before begin"
-        logits_RV = self._frontier_logits(self._beam)
+        assert self.beam is not None, "extend before begin"
+        logits_RV = self._frontier_logits(self.beam)
         if logits_RV is None:
             return False
-        index = self._committed - self._prompt_length + self._beam.tree.depth
-        self._beam.grow(log_survival(logits_RV, self._temperature, self._noise, index, self._drafter.ids_V))
+        index = self._committed - self._prompt_length + self.beam.tree.depth
+        level, ids_V = self.beam.tree.depth + 1, self._drafter.ids_V
+        self.beam.grow(self._scorer.log_survival(logits_RV, level, self._noise, index, ids_V))
         return True
 
     @torch.inference_mode()
     def next_logits(self) -> torch.Tensor | None:
-        assert self._beam is not None, "next_logits before begin"
+        assert self.beam is not None, "next_logits before begin"
         if self._next_logits_T is None:
-            logits_RV = self._frontier_logits(self._beam)
+            logits_RV = self._frontier_logits(self.beam)
             if logits_RV is None:
                 return None
             logits_T = logits_RV.new_full((self._drafter.target_vocabulary_size,), -torch.inf)
@@ -130,9 +139,9 @@ class CausalLMState:
         return self._next_logits_T
 
     def append(self, token_id: int, score: float) -> None:
-        assert self._beam is not None, "append before begin"
+        assert self.beam is not None, "append before begin"
         assert self._next_logits_T is not None, "append before next_logits"
-        self._beam.append(token_id, score)
+        self.beam.append(token_id, score)
         self._next_logits_T = None
 
     def _drop_draft(self) -> None:

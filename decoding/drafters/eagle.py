@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from decoding.artifacts import fingerprint_weights
-from decoding.drafters.beam import Beam, log_survival
+from decoding.calibration import Calibration, scorer_at, with_calibration
+from decoding.drafters.base import DraftState
+from decoding.drafters.beam import Beam
 from decoding.drafters.eagle_head import EagleHead, attend
 from decoding.kv_cache import KVBuffer
 from decoding.linear import speed_up_few_rows
@@ -54,17 +56,23 @@ class EagleDrafter:
         self.draft_depth = head.config.draft_depth
         self.verification_size = head.config.verification_size
         self.target_ids_V = self.head.target_ids_V
+        self.calibration: Calibration | None = None
         self.device = device
 
     def start(self, noise: NoiseStream, temperature: float, prompt_length: int) -> EagleState:
         return EagleState(self, noise, temperature, prompt_length)
 
+    @property
+    def head_fingerprint(self) -> str:
+        """Of the weights alone: what a calibration belongs to."""
+        return fingerprint_weights(self.head.state_dict())
+
     def fingerprint(self) -> str:
         # The beam width is a setting that a policy is trained with: it shapes what the policy sees.
-        return f"{fingerprint_weights(self.head.state_dict())}-beam{self.beam_width}"
+        return with_calibration(f"{self.head_fingerprint}-beam{self.beam_width}", self.calibration)
 
 
-class EagleState:
+class EagleState(DraftState):
     """One request: a cache of committed pairs, and the draft on top of it.
 
     Pair i is (token i + 1, the target's features at position i). Its state predicts token i + 2. What
@@ -77,7 +85,7 @@ class EagleState:
         self._drafter = drafter
         self._head = drafter.head
         self._noise = noise
-        self._temperature = temperature
+        self._scorer = scorer_at(drafter.calibration, temperature)
         self._cache = KVBuffer()
         self._pairs = 0
         self._pending: list[tuple[list[int], torch.Tensor]] = []
@@ -86,7 +94,7 @@ class EagleState:
         self._prompt_length = prompt_length
         self._root_token = -1
         self._root_state_1H: torch.Tensor | None = None
-        self._beam: Beam | None = None
+        self.beam: Beam | None = None
         # The states that the last level, or the chain's last token, was drafted from.
         self._states_RH = torch.empty(0)
         self._next_logits_T: torch.Tensor | None = None
@@ -111,24 +119,25 @@ class EagleState:
 
     def begin(self) -> DraftTree:
         self._cache.length = self._pairs
-        self._beam = Beam(self._root_token, self._drafter.beam_width)
+        self.beam = Beam(self._root_token, self._drafter.beam_width)
         self._next_logits_T = None
-        return self._beam.tree
+        return self.beam.tree
 
     @torch.inference_mode()
     def extend(self) -> bool:
-        assert self._beam is not None, "extend before begin"
+        assert self.beam is not None, "extend before begin"
         if not self._step():
             return False
-        index = self._committed - self._prompt_length + self._beam.tree.depth
+        index = self._committed - self._prompt_length + self.beam.tree.depth
         ids_V = self._drafter.target_ids_V
         logits_RV = self._head.logits(self._states_RH)
-        self._beam.grow(log_survival(logits_RV, self._temperature, self._noise, index, ids_V), ids_V)
+        level = self.beam.tree.depth + 1
+        self.beam.grow(self._scorer.log_survival(logits_RV, level, self._noise, index, ids_V), ids_V)
         return True
 
     @torch.inference_mode()
     def next_logits(self) -> torch.Tensor | None:
-        assert self._beam is not None, "next_logits before begin"
+        assert self.beam is not None, "next_logits before begin"
         if self._next_logits_T is None and self._step():
             logits_V = self._head.logits(self._states_RH)[0]
             logits_T = logits_V.new_full((self._head.config.vocab_size,), -torch.inf)
@@ -137,16 +146,16 @@ class EagleState:
         return self._next_logits_T
 
     def append(self, token_id: int, score: float) -> None:
-        assert self._beam is not None, "append before begin"
+        assert self.beam is not None, "append before begin"
         assert self._next_logits_T is not None, "append before next_logits"
-        self._beam.append(token_id, score)
+        self.beam.append(token_id, score)
         self._next_logits_T = None
 
     def _step(self) -> bool:
         """Compute the states that the next level or token is drafted from; False if there is nothing."""
-        assert self._beam is not None
-        if self._beam.tree.depth:
-            self._states_RH = self._advance(self._beam)
+        assert self.beam is not None
+        if self.beam.tree.depth:
+            self._states_RH = self._advance(self.beam)
             return True
         self._digest()
         if self._root_state_1H is None:

@@ -1,5 +1,5 @@
 """Find and load a drafter for a target: `ngram`, a shipped head, a head or a causal language model by its
-folder, file or hub id."""
+folder, file or hub id, or one of these with a lookup (`composite`, `merged`)."""
 
 from __future__ import annotations
 
@@ -7,43 +7,113 @@ from pathlib import Path
 
 from decoding import builtin
 from decoding.artifacts import read_json
+from decoding.calibration import Calibration
 from decoding.drafters.base import Drafter
 from decoding.drafters.causal_lm import CausalLMDrafter
+from decoding.drafters.composite import CompositeDrafter
 from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.eagle_head import CONFIG_FILE, WEIGHTS_FILE, EagleHead
+from decoding.drafters.merged import BeamDrafter, MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
 from decoding.drafters.vocabulary import check_same_tokens
 from decoding.models import LoadedModel, explain_hub_error, load_model, user_path
+from decoding.target import TargetModel
 
+WITH_LOOKUP = ("composite", "merged")
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 _LONGEST_NAME = 1000
 
 
-def load_drafter(name: str, model: LoadedModel, beam_width: int = 4) -> Drafter:
+def load_drafter(
+    name: str, model: LoadedModel, beam_width: int = 4, min_match: int = 2, lookup_depth: int = 6
+) -> Drafter:
     """Load drafter `name` for `model` and make the target capture the layers it reads.
 
     Args:
         name: `ngram`; a head in `decoding/assets/` such as `smollm2-135m-eagle3`; a folder with a head or a
             causal language model; the built-in `smollm2-135m`; a `.gguf` file; a hub id of a head or model.
+            `composite` and `merged` add a lookup to the head shipped for the target, `composite:NAME` and
+            `merged:NAME` to any of the above but `ngram`.
         model: the target it drafts for. A head for another target is refused, as is a language model of
             other tokens. It is loaded onto the target's device, in the target's dtype.
-        beam_width: of a head's or language model's tree; lookup drafts a chain.
+        beam_width: of a head's or language model's tree.
+        min_match: shortest match that a lookup drafts from.
+        lookup_depth: most tokens of the chain that a merged tree joins.
+
+    A calibration beside the weights is taken over; the lookup takes that of a head shipped for the target.
 
     Raises:
         ValueError: one line that names the drafter and what is missing, damaged or does not fit.
     """
     target = model.target
+    kind, _, rest = name.partition(":")
     drafter: Drafter
-    if name == NgramDrafter.name:
-        drafter = NgramDrafter(vocabulary_size=target.vocabulary_size, device=target.device)
-    elif (folder := _head_folder(name)) is not None:
-        head = EagleHead.load(folder, target.config.num_hidden_layers)
-        _check_fit(name, head, model)
-        drafter = EagleDrafter(head, target.embeddings, target.device, target.dtype, beam_width, name)
+    if name == NgramDrafter.name or kind in WITH_LOOKUP:
+        lookup = NgramDrafter(min_match, vocabulary_size=target.vocabulary_size, device=target.device)
+        drafter = lookup
+        if kind in WITH_LOOKUP:
+            head = _load_head(rest or _shipped_for(model, kind), model, beam_width)
+            if kind == "merged":
+                drafter = MergedDrafter(head, lookup, lookup_depth, name)
+            else:
+                drafter = CompositeDrafter(head, lookup, name)
+        elif (shipped := shipped_head(target.fingerprint())) is not None:
+            lookup.calibration = Calibration.load(ASSETS / shipped)
     else:
-        drafter = _load_causal_lm(name, model, beam_width)
+        drafter = _load_head(name, model, beam_width)
     target.capture(drafter.fused_layers)
     return drafter
+
+
+def shipped_head(target_fingerprint: str) -> str | None:
+    """Name of the head that is shipped for a target, None if there is none."""
+    for name in shipped_heads():
+        if (
+            read_json(ASSETS / name / CONFIG_FILE, "drafter config").get("target_fingerprint")
+            == target_fingerprint
+        ):
+            return name
+    return None
+
+
+def _shipped_for(model: LoadedModel, kind: str) -> str:
+    name = shipped_head(model.target.fingerprint())
+    if name is None:
+        raise ValueError(
+            f"drafter {kind} needs a head, and none is shipped for {model.name}: name one, {kind}:FOLDER"
+        )
+    return name
+
+
+def _load_head(name: str, model: LoadedModel, beam_width: int) -> BeamDrafter:
+    """What drafts trees by itself: a head or a causal language model."""
+    if name == NgramDrafter.name or name.partition(":")[0] in WITH_LOOKUP:
+        raise ValueError(f"drafter {name!r} is no head: after the colon name a head or a language model")
+    target = model.target
+    folder = _head_folder(name)
+    if folder is None:
+        small = _load_causal_lm(name, model, beam_width)
+        if (path := user_path(name)).is_dir():
+            small.calibration = _calibration_of(path, small, target)
+        return small
+    head = EagleHead.load(folder, target.config.num_hidden_layers)
+    _check_fit(name, head, model)
+    drafter = EagleDrafter(head, target.embeddings, target.device, target.dtype, beam_width, name)
+    drafter.calibration = _calibration_of(folder, drafter, target)
+    return drafter
+
+
+def _calibration_of(folder: Path, drafter: BeamDrafter, target: TargetModel) -> Calibration | None:
+    calibration = Calibration.load(folder)
+    if calibration is None:
+        return None
+    for what, given in (("drafter", drafter.head_fingerprint), ("target", target.fingerprint())):
+        if (measured := calibration.fingerprints[what]) != given:
+            raise ValueError(
+                f"the calibration in {folder} was measured on {what} {measured}, this is {given}: run "
+                "train.py calibrate, or remove the file"
+            )
+    return calibration
 
 
 def shipped_heads() -> list[str]:
@@ -53,7 +123,7 @@ def shipped_heads() -> list[str]:
 
 def _head_folder(name: str) -> Path | None:
     """Folder of the head that `name` stands for; None if it is a causal language model's name."""
-    known = ", ".join([NgramDrafter.name, *shipped_heads(), builtin.NAME])
+    known = ", ".join([NgramDrafter.name, *WITH_LOOKUP, *shipped_heads(), builtin.NAME])
     if not name or len(name) > _LONGEST_NAME or "\0" in name:
         raise ValueError(f"unknown drafter {name[:40]!r}: not one of {known}, and not a folder here")
     if (ASSETS / name / CONFIG_FILE).is_file() and "/" not in name:

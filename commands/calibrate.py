@@ -1,0 +1,162 @@
+"""`train.py calibrate`: what a draft's scores mean, fitted on training prompts, checked on validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from commands.run import load_decoder
+from configs.command import chosen_seed, progress
+from configs.schema import Config
+from decoding.artifacts import write_json
+from decoding.calibration import CALIBRATION_FILE, Calibration
+from decoding.decoder import SpeculativeDecoder
+from decoding.drafters.base import Drafter
+from decoding.drafters.causal_lm import CausalLMDrafter
+from decoding.drafters.composite import CompositeDrafter
+from decoding.drafters.eagle import EagleDrafter
+from decoding.drafters.eagle_head import CONFIG_FILE
+from decoding.drafters.merged import BeamDrafter, MergedDrafter
+from decoding.drafters.ngram import NgramDrafter
+from decoding.fit_calibration import Samples, fit, observe
+from decoding.machine import use_threads
+from decoding.noise import NoiseStream
+from decoding.plain_texts import plain_texts
+from decoding.sampling import Sampling
+from decoding.traces import Position, record_text
+from decoding.workload import Request, load_workload, select
+from evaluation.reliability_table import Look, look_at, print_looks
+
+RELIABILITY_FILE = "reliability.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt and what plain decoding made of it at one temperature."""
+
+    prompt_ids: list[int]
+    text_ids: list[int]
+    noise: NoiseStream
+
+
+def calibrate(config: Config, out: Path) -> None:
+    """Write `calibration.json` and `reliability.json` into `out`: best the folder of the head itself."""
+    settings = config.calibration
+    workload = load_workload(config.workload.files)
+    picks = {"categories": config.workload.categories, "languages": config.workload.languages}
+    requests = select(workload, "train", settings.prompts, **picks)
+    held_out = select(workload, "validation", settings.validation_prompts, **picks)
+    seed = chosen_seed(config)
+    threads = use_threads(config.threads)
+    decoder = load_decoder(config)
+    drafter = decoder.drafter
+    head = beam_drafter(drafter)
+    drafter.calibration = None
+    lookup = NgramDrafter(config.draft.min_match)
+    print(f"recording {len(requests)} training prompts at {settings.temperatures}, {threads} threads")
+    fits = []
+    for temperature in settings.temperatures:
+        samples = Samples()
+        columns = columns_of(head)
+        recorded = recordings(decoder, head or lookup, requests, temperature, seed, config, "recording")
+        for text, positions in recorded:
+            committed = [*text.prompt_ids, *text.text_ids]
+            observe(samples, positions, lookup, committed, temperature, text.noise, columns)
+        fits.append(fit(samples, temperature))
+    calibration = Calibration(
+        tuple(fits),
+        {
+            "target": decoder.target.fingerprint(),
+            "drafter": drafter.fingerprint() if head is None else head.head_fingerprint,
+        },
+        note={
+            "prompts": len(requests),
+            "max_new_tokens": settings.max_new_tokens,
+            "beam_width": config.draft.beam_width,
+            "dtype": str(decoder.target.dtype).removeprefix("torch."),
+            "seed": seed,
+        },
+    )
+    looks = look_before_and_after(decoder, calibration, held_out, seed, config)
+    calibration.save(out)
+    write_json(out / RELIABILITY_FILE, {"looks": [look.to_json() for look in looks]})
+    print_looks(looks, Console())
+    print(
+        f"wrote {out / CALIBRATION_FILE}"
+        + ("" if (out / CONFIG_FILE).exists() else ": copy it beside the head")
+    )
+
+
+def look_before_and_after(
+    decoder: SpeculativeDecoder,
+    calibration: Calibration,
+    held_out: Sequence[Request],
+    seed: int,
+    config: Config,
+) -> list[Look]:
+    """How well the scores of the configured drafter fit, uncalibrated and calibrated, by temperature."""
+    looks = []
+    for temperature in config.calibration.temperatures:
+        for name, used in (("before", None), ("after", calibration)):
+            decoder.drafter.calibration = used
+            recorded = recordings(decoder, decoder.drafter, held_out, temperature, seed, config, name)
+            positions = [position for _, found in recorded for position in found]
+            looks.append(look_at(name, temperature, positions))
+    return looks
+
+
+def recordings(
+    decoder: SpeculativeDecoder,
+    drafter: Drafter,
+    requests: Sequence[Request],
+    temperature: float,
+    seed: int,
+    config: Config,
+    what: str,
+) -> Iterator[tuple[Text, list[Position]]]:
+    """Plain texts of the requests, and the drafts at all of their positions."""
+    settings = config.calibration
+    prompts = [decoder.encode(decoder.as_user(request.turns[0])) for request in requests]
+    sampling = Sampling(temperature, config.sampling.top_k, config.sampling.top_p, config.sampling.min_p)
+    texts = plain_texts(
+        decoder.target,
+        prompts,
+        sampling,
+        seed,
+        max_new_tokens=settings.max_new_tokens,
+        end_ids=decoder.model.end_ids,
+        batch=settings.batch,
+    )
+    with progress(f"{what} at {temperature:g}") as show:
+        for done, (number, ids) in enumerate(texts, start=1):
+            text = Text(prompts[number], ids, NoiseStream(seed, prompts[number]))
+            positions = record_text(
+                decoder.target,
+                drafter,
+                text.prompt_ids,
+                text.text_ids,
+                draft_depth=settings.draft_depth,
+                temperature=temperature,
+                noise=text.noise,
+                keep_rows=True,
+            )
+            yield text, list(positions)
+            show(done, len(prompts), "")
+
+
+def beam_drafter(drafter: Drafter) -> BeamDrafter | None:
+    """The head of a drafter, None for a lookup alone."""
+    if isinstance(drafter, MergedDrafter | CompositeDrafter):
+        return drafter.head
+    return drafter if isinstance(drafter, EagleDrafter | CausalLMDrafter) else None
+
+
+def columns_of(head: BeamDrafter | None) -> dict[int, int]:
+    """Place of every id of the target that a head can draft in its rows."""
+    if head is None:
+        return {}
+    ids = head.target_ids_V if isinstance(head, EagleDrafter) else head.ids_V
+    return {token: column for column, token in enumerate(ids.tolist())}

@@ -1,0 +1,41 @@
+"""`train.py export`: the trained pair as a folder that a decoder loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from commands.run import INFO_FILE, make_environment, ppo_settings, training_record
+from configs.schema import Config
+from decoding.exported import PolicyInfo
+from decoding.session import Session
+from policies.export import export_policy
+from policies.ppo import load_trained
+
+
+def export(config: Config, out: Path) -> None:
+    """Write the trained pair to `out/policy`, which a decoder loads."""
+    record = training_record(out)
+    if "info" not in record:
+        raise ValueError(f"{out / INFO_FILE} says of no finished training: run train.py policy first")
+    try:
+        info = PolicyInfo.from_json(record["info"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{out / INFO_FILE} is damaged ({error}): remove it, run train.py policy") from None
+
+    def never(rng: np.random.Generator) -> Session:
+        raise AssertionError("an export decodes nothing")
+
+    models = [
+        load_trained(
+            make_environment(kind, config, never),
+            ppo_settings(config, kind),
+            record["seed"],
+            out / "training" / kind,
+            run=record["run"],
+        )
+        for kind in ("depth", "size")
+    ]
+    export_policy(out / "policy", models[0], models[1], info)
+    print(f"wrote {out / 'policy'}: decode with python -m decoding PROMPT --policy {out / 'policy'}")

@@ -1,0 +1,126 @@
+"""A run of policy training: its record, and the decoder, environments and settings that its flags name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+import envs  # noqa: F401 (registers the environments)
+from configs.schema import Config
+from decoding.artifacts import read_json
+from decoding.controller import FixedController
+from decoding.decoder import SpeculativeDecoder
+from decoding.exported import Constant, PolicyInfo
+from decoding.features import DepthFeatures, SizeFeatures
+from decoding.session import Session
+from decoding.workload import Request
+from policies.ppo import PPOSettings
+
+INFO_FILE = "training.json"
+
+
+def training_record(out: Path) -> dict[str, Any]:
+    """What an earlier start wrote of this run; empty if there was none."""
+    path = out / INFO_FILE
+    if not path.exists():
+        return {}
+    record = read_json(path, "training record")
+    if type(record.get("seed")) is not int or not isinstance(record.get("run"), dict):
+        raise ValueError(f"training record {path} is damaged: remove it")
+    return record
+
+
+def load_decoder(config: Config) -> SpeculativeDecoder:
+    """The decoder that the configuration names."""
+    return SpeculativeDecoder.from_pretrained(
+        config.model.target,
+        config.model.drafter,
+        device=config.model.device,
+        dtype=config.model.dtype,
+        beam_width=config.draft.beam_width,
+        min_match=config.draft.min_match,
+        lookup_depth=config.draft.lookup_depth,
+    )
+
+
+def open_request(
+    decoder: SpeculativeDecoder, request: Request, config: Config, tokens: int, seed: int
+) -> Session:
+    """A session that answers the request's first turn with at most `tokens` tokens."""
+    return decoder.open_session(
+        decoder.as_user(request.turns[0]), max_new_tokens=tokens, seed=seed, **config.sampling.law
+    )
+
+
+def partner_shape(config: Config) -> tuple[int, int]:
+    """Depth and size of the fixed controller that a policy learns beside."""
+    return config.policy.partner_depth, config.policy.partner_size
+
+
+def ppo_settings(config: Config, kind: str) -> PPOSettings:
+    """How the policy of `kind`, depth or size, is trained."""
+    values = getattr(config.policy, kind).model_dump()
+    values.pop("verification_sizes", None)
+    return PPOSettings(**values)
+
+
+def make_environment(
+    kind: str, config: Config, open_session: Callable[[np.random.Generator], Session]
+) -> gymnasium.Env:
+    """The environment of `kind`, depth or size, in which the partner takes the other decision."""
+    shape: dict[str, Any] = {"max_depth": config.draft.max_depth, "reward": config.policy.reward}
+    if kind == "depth":
+        shape["beam_width"] = config.draft.beam_width
+    else:
+        shape["verification_sizes"] = config.policy.size.verification_sizes
+    return gymnasium.make(
+        f"draftpace/{kind.capitalize()}-v0",
+        disable_env_checker=True,  # it is checked by the tests; here it would only slow every step
+        open_session=open_session,
+        partner=FixedController(*partner_shape(config)),
+        **shape,
+    )
+
+
+def run_identity(config: Config, decoder: SpeculativeDecoder) -> dict[str, Any]:
+    """What a checkpoint must have been trained with, besides its own settings and seed."""
+    whole = config.model_dump(mode="json")
+    return {
+        "draft": whole["draft"],
+        "sampling": whole["sampling"],
+        "workload": whole["workload"],
+        "partner": list(partner_shape(config)),
+        "verification_sizes": config.policy.size.verification_sizes,
+        "reward": config.policy.reward,
+        "device": decoder.target.device.type,
+        "dtype": str(decoder.target.dtype),
+        "target": decoder.target.fingerprint(),
+        "drafter": decoder.drafter.fingerprint(),
+    }
+
+
+def policy_info(
+    config: Config, decoder: SpeculativeDecoder, validation: dict[str, Any], fallback: Constant
+) -> PolicyInfo:
+    """What an exported policy says of itself."""
+    sizes = tuple(config.policy.size.verification_sizes)
+    return PolicyInfo(
+        depth_features=DepthFeatures(config.draft.beam_width, config.draft.max_depth),
+        size_features=SizeFeatures(sizes[-1], config.draft.max_depth),
+        verification_sizes=sizes,
+        fingerprints={
+            "target": decoder.target.fingerprint(),
+            "drafter": decoder.drafter.fingerprint(),
+            "tokenizer": decoder.model.tokenizer_fingerprint(),
+        },
+        device=decoder.target.device.type,
+        dtype=str(decoder.target.dtype).removeprefix("torch."),
+        training=config.model_dump(mode="json"),
+        validation=validation,
+        fallback=fallback,
+        calibration=decoder.drafter.calibration,
+    )

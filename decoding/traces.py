@@ -1,0 +1,204 @@
+"""Traces: at every position of a text the full-depth draft, and how far the text followed it.
+
+Under the `coupled` rule the text is known without any draft, so that one pass over it tells what every depth
+and size would have accepted there. A recording decodes the text plainly, runs the target over it once more
+for its features, and drafts at each position with the drafter's own code.
+
+Legend: R rows, F width of the target's fused features, V vocabulary (the drafter's in `OnPath`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from decoding.controller import LookupHint, RootChoice
+from decoding.drafters.base import Drafter, DraftState
+from decoding.drafters.beam import Beam
+from decoding.noise import NoiseStream
+from decoding.target import TargetModel
+from decoding.tree import DraftTree
+
+# Rows of one forward over a known text.
+_MOST_ROWS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class OnPath:
+    """A parent of a level that the text followed to: its row of log survival, and the place of the text's
+    next token in it.
+
+    Attributes:
+        depth: level of the next token, >= 1.
+        survival_V: log c of the drafter's tokens after that parent.
+        column: of the text's token in it; -1 if the drafter cannot draft it.
+    """
+
+    depth: int
+    survival_V: torch.Tensor
+    column: int
+
+    @property
+    def entropy(self) -> float:
+        """Of the row, normalised, in nats."""
+        return float(torch.special.entr(self.survival_V.float().softmax(dim=-1)).sum())
+
+    @property
+    def top_probability(self) -> float:
+        """Survival of the row's best token."""
+        return float(self.survival_V.max().exp())
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """One position of a text.
+
+    Attributes:
+        index: of the generated token that follows the root, 0 = the first after the prompt.
+        context_length: committed tokens, the root included.
+        tree: drafted there, to the recording's depth; what was joined to it included.
+        path: nodes of the tree that the text followed, by depth.
+        following: the text's tokens after the root, as many as the tree has levels; fewer at the end.
+        root_entropy, root_margin: of the target's distribution that the root token was drawn from, at
+            temperature 1: nats, and the difference of the best two log-probabilities; NaN for a first token.
+        lookup: what a lookup said; None for a drafter that does not look up.
+        on_path: by depth, where asked for; empty for a lookup.
+    """
+
+    index: int
+    context_length: int
+    tree: DraftTree
+    path: tuple[int, ...]
+    following: tuple[int, ...]
+    root_entropy: float
+    root_margin: float
+    lookup: LookupHint | None
+    on_path: tuple[OnPath, ...] = ()
+
+    def accepted(self, draft_depth: int, verification_size: int) -> int:
+        """Tokens that a draft of this depth, cut to this size, would have had accepted here.
+
+        Exact for trees that grow by levels alone. A merged tree of another depth joins its chain elsewhere.
+        """
+        nodes = range(1, self.tree.level(min(draft_depth, self.tree.height)).stop)
+        ranked = sorted(nodes, key=lambda node: -self.tree.scores[node])  # stable: ties in level order
+        kept = set(ranked[:verification_size])
+        count = 0
+        while count < len(self.path) and self.path[count] in kept:
+            count += 1
+        return count
+
+
+def record_text(
+    target: TargetModel,
+    drafter: Drafter,
+    prompt_ids: Sequence[int],
+    text_ids: Sequence[int],
+    *,
+    draft_depth: int,
+    temperature: float,
+    noise: NoiseStream,
+    keep_rows: bool = False,
+) -> Iterator[Position]:
+    """Draft at every position of a text that `noise` and the target gave.
+
+    Args:
+        draft_depth: levels to draft.
+        noise: of (seed, prompt): what the scores are computed with.
+        keep_rows: fill `Position.on_path`.
+
+    Raises:
+        ValueError: the target does not capture the layers that the drafter reads.
+    """
+    if tuple(drafter.fused_layers) not in ((), target.fused_layers):
+        raise ValueError(
+            f"drafter {drafter.name} reads layers {drafter.fused_layers}, the target captures "
+            f"{target.fused_layers}: call target.capture with the drafter's"
+        )
+    committed = [*prompt_ids, *text_ids]
+    start = len(prompt_ids)
+    features_RF, stats = _target_rows(target, committed[:-1], start - 1)
+    state = drafter.start(noise, temperature, start)
+    state.ingest(committed[:1], None)
+    state.ingest(committed[1:start], None if features_RF is None else features_RF[: start - 1])
+    for place in range(start, len(committed)):
+        known = committed[place:]
+        tree, on_path = _draft(state, draft_depth, known, keep_rows)
+        entropy, margin = stats[place - start]
+        yield Position(
+            index=place - start,
+            context_length=place,
+            tree=tree,
+            path=followed(tree, known),
+            following=tuple(known[: tree.height]),
+            root_entropy=entropy,
+            root_margin=margin,
+            lookup=state.hint(),
+            on_path=on_path,
+        )
+        state.ingest(known[:1], None if features_RF is None else features_RF[place - 1 : place])
+
+
+def followed(tree: DraftTree, following: Sequence[int]) -> tuple[int, ...]:
+    """Nodes of the tree along these tokens, from the root down, as far as there are any."""
+    children = {(parent, token): node for node, (parent, token) in _edges(tree)}
+    node, path = 0, []
+    for token in following:
+        if (node, token) not in children:
+            break
+        node = children[node, token]
+        path.append(node)
+    return tuple(path)
+
+
+def _edges(tree: DraftTree) -> Iterator[tuple[int, tuple[int, int]]]:
+    # Backwards, so that of siblings with one token the first counts, as in verification.
+    for node in range(tree.size, 0, -1):
+        yield node, (tree.parents[node], tree.tokens[node])
+
+
+def _draft(
+    state: DraftState, depth: int, following: Sequence[int], keep_rows: bool
+) -> tuple[DraftTree, tuple[OnPath, ...]]:
+    """A full-depth draft, and the rows of the parents on the text's path."""
+    tree = state.begin()
+    beam: Beam | None = getattr(state, "beam", None)
+    rows: list[OnPath] = []
+    limit = state.depth_limit()
+    if limit > 0:
+        state.choose(RootChoice.ALL)
+        while tree.depth < min(depth, limit):
+            if not state.extend():
+                break
+            level = tree.depth
+            if not keep_rows or beam is None or len(following) < level:
+                continue
+            path = (0, *followed(tree, following[: level - 1]))
+            if len(path) == level and (row := beam.row_of(path[-1])) is not None:
+                # A copy: a view would keep the rows of the whole level.
+                rows.append(OnPath(level, row.clone().float(), beam.column(following[level - 1])))
+        state.finish(limit)
+    return tree, tuple(rows)
+
+
+@torch.inference_mode()
+def _target_rows(
+    target: TargetModel, tokens: Sequence[int], first: int
+) -> tuple[torch.Tensor | None, list[tuple[float, float]]]:
+    """Features (R, F) of every token; from position `first` on (entropy, margin) of the law that drew it."""
+    cache = target.new_cache()
+    features, stats = [], []
+    for start in range(0, len(tokens), _MOST_ROWS):
+        output = target.forward(tokens[start : start + _MOST_ROWS], cache)
+        if output.features_RF is not None:
+            features.append(output.features_RF)
+        log_probs_RV = output.logits_RV.float().log_softmax(dim=-1)
+        entropy_R = torch.special.entr(log_probs_RV.exp()).sum(dim=-1)
+        best_R2 = log_probs_RV.topk(2, dim=-1).values
+        pairs = torch.stack([entropy_R, best_R2[:, 0] - best_R2[:, 1]], dim=1).tolist()
+        stats += [tuple(pair) for pair in pairs]
+    # The law that drew token i is the one after token i - 1; nothing drew a text's very first token.
+    drawn = [(float("nan"), float("nan")), *stats]
+    return (torch.cat(features) if features else None), drawn[first : len(tokens)]
