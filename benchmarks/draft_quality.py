@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -74,8 +75,6 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     firsts = [beams[widths[0]] for beams in drafters.values()]
     head = header(("draft_quality", arguments), options, model, firsts, requests)
     texts = texts_of(model, prompts, 0.0, options.seed, options.max_new_tokens)
-    for drafter in firsts:  # warms every shape
-        draft_times(model.target, drafter, prompts[0], texts[0])
     rows: list[Counted] = []
     times: dict[str, Milliseconds] = {name: {"first": [], "level": []} for name in names}
     with progress("texts") as show:
@@ -83,9 +82,12 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
             limit = min(options.max_new_tokens, model.target.context_limit - len(prompt))
             counts: dict[str, float] = {"emitted": len(text)}
             for name, beams in drafters.items():
-                found = count_text(model.target, beams, prompt, text, limit)
+                found, trace = count_text(model.target, beams, prompt, text, limit)
                 counts |= {f"{name}: {what}": count for what, count in found.items()}
-                for what, spent in draft_times(model.target, beams[widths[0]], prompt, text).items():
+                timed = partial(draft_times, model.target, beams[widths[0]], prompt, text, trace)
+                if not rows:
+                    timed()  # warms every shape
+                for what, spent in timed().items():
                     times[name][what] += spent
             rows.append(Counted(request.question_id, str(request.category), request.group, counts))
             show(len(rows), len(requests), request.question_id)
@@ -99,20 +101,21 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
 
 def count_text(
     target: TargetModel, beams: Beams, prompt: Sequence[int], text: Sequence[int], limit: int
-) -> dict[str, float]:
-    """Counts on one text that might have had `limit` tokens: `right d` of `asked d`, `cycles W x SIZE` at full
-    depth, and `cycles depth d` of the first beam."""
-    (width, first), *_ = beams.items()
+) -> tuple[dict[str, float], Trace]:
+    """Counts on one text that might have had `limit` tokens: `right d` of `asked d` and `cycles depth d` of
+    the first beam, `cycles W x SIZE` at full depth. With the first beam's trace."""
+    first = next(iter(beams.values()))
     right, asked = agreement(target, first, prompt, text)
+    traces = recorded(target, first, prompt, text, DEPTHS)
     counts: dict[str, float] = {}
-    for depth, trace in recorded(target, first, prompt, text, DEPTHS).items():
+    for depth, trace in traces.items():
         counts[f"right {depth}"], counts[f"asked {depth}"] = right[depth - 1], asked[depth - 1]
         counts[f"cycles depth {depth}"] = len(list(trace.cycles(limit, SIZE)))
     for width, drafter in beams.items():
-        trace = recorded(target, drafter, prompt, text, [STEPS])[STEPS]
+        whole = traces if drafter is first else recorded(target, drafter, prompt, text, [STEPS])
         for name, size in SIZES.items():
-            counts[f"cycles {width} x {name}"] = len(list(trace.cycles(limit, size)))
-    return counts
+            counts[f"cycles {width} x {name}"] = len(list(whole[STEPS].cycles(limit, size)))
+    return counts, traces[STEPS]
 
 
 class _Reader:
@@ -141,7 +144,7 @@ class _Reader:
 def agreement(
     target: TargetModel, drafter: Drafter, prompt: Sequence[int], text: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """(right, asked) by step: how often the drafter's best token was the text's, of the places that had one."""
+    """(right, asked) by step: how often the drafter's best token was the text's, of how many tokens."""
     right, asked = [0] * STEPS, [0] * STEPS
     reader = _Reader(target, drafter, prompt, text)
     for place in range(len(prompt), len(reader.tokens)):
@@ -215,10 +218,9 @@ def recorded(
 
 
 def draft_times(
-    target: TargetModel, drafter: Drafter, prompt: Sequence[int], text: Sequence[int]
+    target: TargetModel, drafter: Drafter, prompt: Sequence[int], text: Sequence[int], trace: Trace
 ) -> Milliseconds:
-    """Of drafts along the text, a cycle of full depth apart: `first` and every later `level`."""
-    trace = recorded(target, drafter, prompt, text, [STEPS])[STEPS]
+    """Of drafts along the text, a cycle of its trace apart: `first` and every later `level`."""
     reader = _Reader(target, drafter, prompt, text)
     times: Milliseconds = {"first": [], "level": []}
     for number, cycle in enumerate(trace.cycles(len(text), SIZE)):

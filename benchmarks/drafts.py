@@ -45,7 +45,7 @@ from decoding.drafters.load import load_drafter
 from decoding.drafters.merged import MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
 from decoding.machine import use_threads
-from decoding.metrics import merge, summarise
+from decoding.metrics import CycleSummary, merge, summarise
 from decoding.models import LoadedModel, load_model
 from decoding.records import CycleRecord, PhaseSeconds
 from decoding.repetition import loop_cut
@@ -112,21 +112,16 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
             raw,
         )
     notes = [f"load while decoding: at most {max(row.load for row in observations):.1f}"]
-    if options.choose is None:
-        with atomic_path(options.out / "cycles.parquet") as temporary:
-            pq.write_table(pa.Table.from_pylist(raw, schema=CYCLES), temporary, compression="zstd")
-        tables, more, data = result(observations, raw, [arm.name for arm in arms[1:]])
-        data["settings"] = {arm.name: asdict(arm.setting) for arm in arms if arm.setting}
-        chosen = (
-            f"{arm.name} {arm.setting.draft_depth}x{arm.setting.verification_size}"
-            for arm in arms[1:]
-            if arm.setting
-        )
-        publish(
-            "drafts", info, tables, [*notes, "depth x size: " + ", ".join(chosen), *more], data, options.out
-        )
-    else:
+    if options.choose is not None:
         publish(CHOICE, info, *choice(arms, observations, notes), options.out)
+        return
+    with atomic_path(options.out / "cycles.parquet") as temporary:
+        pq.write_table(pa.Table.from_pylist(raw, schema=CYCLES), temporary, compression="zstd")
+    tables, more, data = result(observations, raw, list(settings))
+    notes += [
+        "depth x size: " + ", ".join(f"{kind} {one[0][0]}x{one[0][1]}" for kind, one in settings.items())
+    ]
+    publish("drafts", info, tables, notes + more, data | {"settings": settings}, options.out)
 
 
 # --- arms and settings ------------------------------------------------------------------------------------
@@ -194,7 +189,7 @@ def choice(
 
 
 def read_choice(path: Path, head: str, requests: Sequence[Request]) -> dict[str, Setting]:
-    """The best setting of each drafter; refused if they were chosen for another head, or on what is measured."""
+    """The best setting of each drafter; refused if chosen for another head, or on what is measured."""
     data = read_json(path, "chosen settings")
     try:
         other, groups = data["header"]["head"], set(data["groups"])
@@ -270,6 +265,8 @@ def loops(raw: Raw, category: str) -> dict[str, int]:
 
 # --- result -----------------------------------------------------------------------------------------------
 
+Ratios = dict[str, dict[str, Estimate]]  # tokens/s over plain decoding's, by category and arm
+
 
 def result(
     observations: Sequence[Observation], raw: Raw, arms: Sequence[str]
@@ -279,51 +276,60 @@ def result(
     Args:
         arms: names, in order, plain decoding left out.
     """
-    categories = [*sorted({str(row.category) for row in observations}), ALL]
     both = {"with loops": observations, "without loops": without_loops(observations, raw)}
-    shares = {category: loops(raw, category) for category in categories}
-    ratios: dict[str, dict[str, dict[str, Estimate]]] = {}
-    tables, taus = [], {}
-    for what, rows in both.items():
-        lines, ratios[what] = [], {}
-        for category in categories:
-            here = [row for row in rows if category in (ALL, row.category)]
-            ratios[what][category] = {arm: _ratio(arm, here) for arm in arms}
-            cycles = {arm: merge(row.cycles for row in here if row.arm == arm) for arm in (PLAIN, *arms)}
-            taus[what, category] = [cycles[arm].acceptance_length for arm in arms]
-            speed = f"{cycles[PLAIN].tokens_per_second:.1f}"
-            cells = map(str, ratios[what][category].values())
-            lines.append([category, str(shares[category]["texts"]), speed, *cells])
-        columns = ["category", "texts", "plain tokens/s", *arms]
-        tables.append(table(f"Tokens/s over plain, {what}", columns, lines))
+    shares = {name: loops(raw, name) for name in _categories(observations)}
+    ratios = {what: _ratios(rows, arms) for what, rows in both.items()}
+    tables = [
+        table(
+            f"Tokens/s over plain, {what}",
+            ["category", "texts", "plain tokens/s", *arms],
+            [
+                [name, str(shares[name]["texts"]), f"{_cycles(rows, name, PLAIN).tokens_per_second:.1f}"]
+                + [str(ratios[what][name][arm]) for arm in arms]
+                for name in shares
+            ],
+        )
+        for what, rows in both.items()
+    ]
     lines = []
-    for category, found in shares.items():
-        pairs = zip(*(taus[what, category] for what in both), strict=True)
-        share = [found["looping texts"] / found["texts"], found["looped tokens"] / found["tokens"]]
+    for name, found in shares.items():
+        parts = (found["looping texts"] / found["texts"], found["looped tokens"] / found["tokens"])
+        taus = ([_cycles(rows, name, arm).acceptance_length for rows in both.values()] for arm in arms)
         lines.append(
-            [category, *(f"{one:.0%}" for one in share), *("{:.2f} / {:.2f}".format(*pair) for pair in pairs)]
+            [name, *map("{:.0%}".format, parts), *("{:.2f} / {:.2f}".format(*pair) for pair in taus)]
         )
     columns = ["category", "texts in loops", "tokens in loops", *(f"tau {arm}" for arm in arms)]
     tables.append(table("Loops, and tau with / without them", columns, lines))
-    gains = [_gain(arm, *(ratios[what][ALL][arm].value for what in both)) for arm in arms]
-    data = {
-        "ratios": {
-            what: {category: {arm: asdict(one) for arm, one in row.items()} for category, row in rows.items()}
-            for what, rows in ratios.items()
-        },
-        "loops": shares,
-        "texts_differ": differing(observations, arms),
+    differ = differing(observations, arms)
+    told = ", ".join(f"{arm} {count}" for arm, count in differ.items())
+    notes = [f"texts that differ from plain decoding's (ties): {told}"]
+    notes += [gain(arm, *(ratios[what][ALL][arm].value or 0.0 for what in both)) for arm in arms]
+    stated = {
+        what: {name: {arm: asdict(one) for arm, one in row.items()} for name, row in rows.items()}
+        for what, rows in ratios.items()
     }
-    told = ", ".join(f"{arm} {count}" for arm, count in data["texts_differ"].items())
-    return tables, [f"texts that differ from plain decoding's (ties): {told}", *gains], data
+    return tables, notes, {"ratios": stated, "loops": shares, "texts_differ": differ}
 
 
-def _ratio(arm: str, observations: Sequence[Observation]) -> Estimate:
-    found = compare(arm, PLAIN, observations, np.random.default_rng(2))
-    return Estimate(found.ratio, found.low, found.high)
+def _categories(observations: Sequence[Observation]) -> list[str]:
+    return [*sorted({str(row.category) for row in observations}), ALL]
 
 
-def _gain(arm: str, looped: float, free: float) -> str:
+def _cycles(observations: Sequence[Observation], category: str, arm: str) -> CycleSummary:
+    return merge(row.cycles for row in observations if row.arm == arm and category in (ALL, row.category))
+
+
+def _ratios(observations: Sequence[Observation], arms: Sequence[str]) -> Ratios:
+    ratios: Ratios = {}
+    for name in _categories(observations):
+        here = [row for row in observations if name in (ALL, row.category)]
+        found = {arm: compare(arm, PLAIN, here, np.random.default_rng(2)) for arm in arms}
+        ratios[name] = {arm: Estimate(one.ratio, one.low, one.high) for arm, one in found.items()}
+    return ratios
+
+
+def gain(arm: str, looped: float, free: float) -> str:
+    """What share of an arm's gain is loops, from its ratios with and without them."""
     said = f"{arm}: {looped:.2f} with loops, {free:.2f} without"
     return f"{said}: loops are {1 - (free - 1) / (looped - 1):.0%} of its gain" if looped > 1 else said
 

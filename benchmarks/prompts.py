@@ -271,7 +271,7 @@ def header_lines(head: dict[str, Any]) -> list[str]:
         + (f" (fewer: {fewer})" if fewer else "")
         + f", of {', '.join(head['workload'])}, split {head['split']}; at most {head['max_new_tokens']} new "
         f"tokens; seed {head['seed']}",
-        f"95 % intervals: bootstrap over questions, {head['groups']} in all; none for fewer than {MIN_GROUPS}",
+        f"95 % intervals: bootstrap over questions, {head['groups']} in all; none below {MIN_GROUPS}",
     ]
 
 
@@ -287,6 +287,8 @@ def publish(
     lines = "".join(f"- {line}\n" for line in (*header_lines(head), *notes))
     text = "\n".join([lines, *tables])
     console = Console()
+    if not console.is_terminal:
+        console.width = 160  # in a log nothing is gained by folding tables
     console.print(Markdown(text))
     if out is not None:
         write_json(out / f"{name}.json", {"header": head, "notes": list(notes), **data})

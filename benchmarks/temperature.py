@@ -1,8 +1,8 @@
 """What a draft is worth at temperatures above 0: candidates chosen with the noise, without it, and drawn.
 
-Under `coupled` the drafter knows the noise that the target will meet. Beside it, on the same texts, candidates
-chosen without that knowledge: the same drafter, calibration and tree, started with noise that is 0. Both are
-replayed on traces. `rejection` draws chains instead; it is decoded live, and its texts are others.
+Under `coupled` the drafter knows the noise that the target will meet. Beside it, on the same texts,
+candidates chosen without it: by the same drafter with the same calibration, started with noise that is 0.
+Both are replayed on traces. `rejection` draws chains instead; it is decoded live, and its texts are others.
 
 First: the share of positions at which the likeliest candidate after the root is the text's token, 1 of 4: at
 which one of the first four is. For `rejection`, first: the share of first drafted tokens that were kept.

@@ -84,14 +84,26 @@ def load_start(
 def go_on_from(old: EagleHead, target: TargetModel, vocabulary: torch.Tensor) -> EagleHead:
     """A head of `target` with the weights of `old` and the draft vocabulary `vocabulary`: int64 target ids.
 
-    Output rows of ids that `old` could draft are its own, those of new ids the target's.
+    Output rows of ids that `old` could draft are its own; those of new ids are the target's, taken through
+    the affine map that fits the rows of the ids that both have. The target's rows as they are would outbid
+    the head's own, which have learned how rare they are: held-out agreement fell from .50 to .30.
     """
     size, fingerprint = len(vocabulary), target.fingerprint()
     head = EagleHead(replace(old.config, draft_vocab_size=size, target_fingerprint=fingerprint))
     head.set_vocabulary(vocabulary)
     weights = old.state_dict()
     rows = target.model.get_output_embeddings().weight.detach().cpu().float().clone()
-    rows[old.target_ids_V] = weights["lm_head.weight"].float()
+    trained = weights["lm_head.weight"].float()
+    rows = _mapped(rows, rows[old.target_ids_V], trained)
+    rows[old.target_ids_V] = trained
     own = {"lm_head.weight": rows[head.target_ids_V], "d2t": head.d2t, "t2d": head.t2d}
     head.load_state_dict(weights | own)
     return head
+
+
+def _mapped(rows: torch.Tensor, known: torch.Tensor, trained: torch.Tensor) -> torch.Tensor:
+    """`rows` through the affine map that takes `known` to `trained` (all (.., H)), by ridge regression."""
+    inputs = torch.cat([known, torch.ones(len(known), 1)], dim=1)
+    square = inputs.T @ inputs + torch.eye(inputs.shape[1])
+    weights = torch.linalg.solve(square, inputs.T @ trained)
+    return torch.cat([rows, torch.ones(len(rows), 1)], dim=1) @ weights

@@ -40,12 +40,15 @@ def look_at(name: str, temperature: float, positions: Sequence[Position]) -> Loo
 
 
 def print_looks(looks: Sequence[Look], console: Console) -> None:
-    """A row a look."""
-    table = Table(title="what path scores promise, on validation prompts")
-    for column in ("scores", "T", "nodes", "calibration error", "log loss"):
+    """A row a look. The last columns: accepted tokens at a depth and size, expected / realised."""
+    table = Table(
+        title="what path scores promise, and what came of it",
+        caption="DEPTHxSIZE: accepted tokens, expected / realised",
+    )
+    for column in ("scores", "T", "nodes", "error", "log loss"):
         table.add_column(column, justify="right")
     for depth, size in SHOWN:
-        table.add_column(f"accepted {depth}x{size}\nexpected / realised", justify="right")
+        table.add_column(f"{depth}x{size}", justify="right", no_wrap=True)
     for look in looks:
         found = {(depth, size): (expected, realised) for depth, size, expected, realised in look.lengths}
         cells = [f"{found[one][0]:.2f} / {found[one][1]:.2f}" if one in found else "" for one in SHOWN]

@@ -19,8 +19,10 @@ import torch
 
 from decoding.drafters.base import Drafter
 from decoding.drafters.causal_lm import CausalLMDrafter
+from decoding.drafters.composite import CompositeDrafter
 from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.eagle_head import EagleConfig, EagleHead
+from decoding.drafters.merged import MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
 from decoding.kv_cache import TargetCache
 from decoding.target import TargetModel, TargetOutput
@@ -58,7 +60,8 @@ def tiny_world() -> World:
     target.capture(eagle.fused_layers)
     causal = CausalLMDrafter(small, target, _BEAM, DRAFTERS[1])
     ngram = NgramDrafter(1, vocabulary_size=VOCABULARY)
-    return World(target, {drafter.name: drafter for drafter in (eagle, causal, ngram)})
+    joined = (MergedDrafter(eagle, ngram, 2), CompositeDrafter(causal, ngram))
+    return World(target, {drafter.name: drafter for drafter in (eagle, causal, ngram, *joined)})
 
 
 def exact_law(

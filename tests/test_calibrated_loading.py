@@ -99,7 +99,9 @@ def test_names_that_are_no_head_are_one_line(kind: str, model: LoadedModel) -> N
     refusal(f"{kind}:composite:x", model, "drafter 'composite:x' is no head")
     refusal(f"{kind}:./nowhere", model, r"unknown drafter './nowhere': not one of ngram, composite, merged")
     for name in (kind, f"{kind}:"):
-        refusal(name, model, f"drafter {kind} needs a head, and none is shipped for .*: name one, {kind}:FOLD")
+        refusal(
+            name, model, f"drafter {kind} needs a head, and none is shipped for .*: name one, {kind}:FOLD"
+        )
 
 
 @pytest.mark.parametrize("depth", [0, 65, -1, True, 2.0, None])
@@ -187,12 +189,15 @@ def policy(folder: Path, decoder: SpeculativeDecoder, **info: Any) -> Path:
         "tokenizer": decoder.model.tokenizer_fingerprint(),
     }
     known = {"fingerprints": prints, "calibration": decoder.drafter.calibration, "dtype": "float64"}
-    export_policy(folder, *wild_pair(), replace(INFO, **(known | info)))
+    depth, size = wild_pair()
+    export_policy(folder, depth, size, replace(INFO, **(known | info)))
     return folder
 
 
 @pytest.mark.parametrize("kind", ["", "merged:", "composite:"])
-def test_a_policy_brings_the_scores_it_was_trained_on(kind: str, calibrated: Path, model: LoadedModel) -> None:
+def test_a_policy_brings_the_scores_it_was_trained_on(
+    kind: str, calibrated: Path, model: LoadedModel
+) -> None:
     """Whatever is beside the head by now; without a calibration it brings none."""
     decoder = SpeculativeDecoder(model, load_drafter(f"{kind}{calibrated}", model, beam_width=3))
     drafter, beside = decoder.drafter, decoder.drafter.calibration

@@ -185,7 +185,7 @@ def test_calibrate_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     }
     flags = [*(f"--set={key}={value}" for key, value in values.items()), "--out", str(tmp_path / "head")]
     assert train.main(["calibrate", *flags]) == 0
-    assert "what path scores promise" in capsys.readouterr().out
+    assert "what path scores promise, and what came of it" in capsys.readouterr().out
     written = Calibration.load(tmp_path / "head")
     assert written is not None
     assert [fit.temperature for fit in written.fits] == [0.0, 1.0]

@@ -145,7 +145,7 @@ def test_a_head_goes_on_with_more_text_and_stays_as_it_was_where_that_is_worse(
     more = tmp_path / "more.jsonl"
     more.write_text("\n".join(json.dumps({"text": f"line {number}"}) for number in range(40)))
     sources = f"[{corpus},{more}]"
-    settings = {"start_from": head, "corpus": sources, "patience": 2, "keep_states": "false"}
+    settings: dict[str, Any] = {"start_from": head, "corpus": sources, "patience": 2}
     settings |= {"draft_vocabulary": 100, "minutes": 9}
     assert train.main(command(folder, tmp_path / "out", **settings)) == 0
     assert "best measurement, at step 0: held-out agreement by draft step 0.400" in capsys.readouterr().out
@@ -157,7 +157,6 @@ def test_a_head_goes_on_with_more_text_and_stays_as_it_was_where_that_is_worse(
     assert card["settings"]["start_from"] == head.name
     assert card["settings"]["corpus"] == "texts.npz, more.jsonl"
     assert str(tmp_path) not in json.dumps(card)
-    assert not (tmp_path / "out" / "states").exists()
     # A fresh head in the same folder would be another run.
     del settings["start_from"]
     assert train.main(command(folder, tmp_path / "out", **settings)) == 2
@@ -173,7 +172,9 @@ def test_an_interrupt_saves_a_checkpoint_first(
 ) -> None:
     """It comes within the third step, which is finished; a second one does not wait."""
     before, plain_step = signal.getsignal(signal.SIGINT), HeadTrainer._train_step
-    run = command(folder, tmp_path, corpus, minutes=5, evaluate_every=100)
+    settings: dict[str, Any] = {"evaluate_every": 100, "keep_states": "false"}
+    settings |= {"freeze_output": "false", "unroll_steps": 2}
+    run = command(folder, tmp_path, corpus, minutes=5, **settings)
 
     def interrupted(times: int, at: int) -> int:
         def train_step(self: HeadTrainer, numbers: np.ndarray, rate: float) -> float:
@@ -196,8 +197,10 @@ def test_an_interrupt_saves_a_checkpoint_first(
     assert "going on after 3 steps" in capsys.readouterr().out
     place = place_of(tmp_path)
     assert (place["step"], place["best_agreement"]) == (5, None)
+    assert (place["settings"]["freeze_output"], place["settings"]["unroll_steps"]) == (False, 2)
+    assert not (tmp_path / "states").exists()
     # Fewer minutes than were spent: nothing to train, and the weights as they are, measured.
-    assert train.main(command(folder, tmp_path, corpus, minutes=1e-9, evaluate_every=100)) == 0
+    assert train.main(command(folder, tmp_path, corpus, minutes=1e-9, **settings)) == 0
     assert "nothing left to train after 5 steps" in capsys.readouterr().out
     assert (card_of(tmp_path)["best_step"], card_of(tmp_path)["stopped"]) == (5, "minutes")
     weights = load_tensors(tmp_path / "checkpoint" / "checkpoint-5.safetensors", "checkpoint")

@@ -12,7 +12,7 @@ import torch
 
 from decoding.drafters.eagle_head import EagleConfig
 from decoding.head_start import frequent_vocabulary, go_on_from, load_start
-from tests.fakes import tiny_head, tiny_target
+from tests.fakes import VOCABULARY, tiny_head, tiny_target
 from tests.head_world import fresh_head, target
 
 
@@ -56,19 +56,29 @@ def test_going_on_with_the_same_vocabulary_is_the_same_head(saved: Path) -> None
         assert torch.equal(tensor, old.state_dict()[name]), name
 
 
-def test_going_on_with_another_vocabulary_takes_new_rows_from_the_target(saved: Path) -> None:
-    """Ids 5..29: of 20..29 its own rows, of 5..19 the target's; 30..39 are gone, all else stays."""
+def test_going_on_with_another_vocabulary_keeps_the_rows_of_ids_it_had(saved: Path) -> None:
+    """Ids 5..29: of 20..29 its own rows; 30..39 are gone, all else stays."""
     old = load_start(saved, target())
     new = go_on_from(old, target(), torch.arange(5, 30))
     assert new.config == replace(old.config, draft_vocab_size=25)
     assert new.target_ids_V.tolist() == list(range(5, 30))
     assert new.t2d.nonzero().flatten().tolist() == list(range(5, 30))
     assert torch.equal(new.lm_head.weight[15:], old.lm_head.weight[:10])
-    assert torch.equal(new.lm_head.weight[:15], target().model.lm_head.weight[5:20])
-    assert not torch.equal(new.lm_head.weight[15:], target().model.lm_head.weight[20:30])
     output = {"lm_head.weight", "d2t", "t2d"}
     for name in new.state_dict().keys() - output:
         assert torch.equal(new.state_dict()[name], old.state_dict()[name]), name
+
+
+def test_new_ids_get_the_targets_rows_as_training_would_have_left_them() -> None:
+    """It shrank and moved the rows that the head has: the other two are shrunk and moved alike."""
+    sure = tiny_target(seed=6, dtype=torch.float32, layers=2, spread=30.0)
+    rows = sure.model.lm_head.weight
+    trained = 0.3 * rows + 0.7
+    old = tiny_head(sure, draft_vocab_size=38)
+    old.lm_head.weight.copy_(trained[2:])
+    new = go_on_from(old, sure, torch.arange(VOCABULARY)).lm_head.weight.detach()
+    assert torch.equal(new[2:], trained[2:])
+    assert (new[:2] - trained[:2]).norm() < 0.12 * (rows[:2] - trained[:2]).norm()
 
 
 def test_a_head_that_names_no_target_becomes_this_ones(saved: Path) -> None:

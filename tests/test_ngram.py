@@ -201,6 +201,13 @@ def test_children_share_the_weight_of_their_parents_matches() -> None:
     assert state.best_chain(2) == [Continuation(8, 1, 3, 5 / 7, 5), Continuation(0, 2, 3, 3 / 5, 3)]
 
 
+def test_of_equal_ways_the_one_taken_last_is_first() -> None:
+    """`9` was followed by 1, 2, 2 and 1 behind different tokens: all weigh the same."""
+    state = state_after([9, 1, 10, 9, 2, 11, 9, 2, 12, 9, 1, 13, 9], [], NgramDrafter(1))
+    assert drafted(state, 1).tokens[1:] == [1, 2]
+    assert [one.token for one in state.best_chain(2)] == [1, 13]
+
+
 @given(text=TEXTS, depth=st.integers(0, 8))
 def test_the_best_chain_takes_the_best_child_at_every_node(text: list[int], depth: int) -> None:
     """Of a tree wide enough for all; of a tree with one branch it is the whole. The draft stays as it is."""

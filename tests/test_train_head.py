@@ -163,8 +163,7 @@ def test_training_stops_when_patience_is_lost_and_the_best_weights_come_back(
     """An equal measurement is no better one; a better one gives all the patience back."""
     training = trainer(replace(SETTINGS, evaluate_every=1, patience=3))
     pretend(monkeypatch, training, [0.3, 0.2, 0.1, 0.5, 0.5, 0.4, 0.4, 0.9])
-    assert training.best_agreement is None
-    assert training.stopped is None
+    assert (training.best_agreement, training.stopped) == (None, None)
     progress = list(training.run())
     assert [one.step for one in progress] == list(range(1, 8))
     assert [one.agreement for one in progress][3] == training.best_agreement == (0.5, 0.1, 0.1)
