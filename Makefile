@@ -72,6 +72,7 @@ format: $(READY)
 bench: $(READY)
 	@$(BIN)/python -m benchmarks.cycle
 	@$(BIN)/python -m benchmarks.noise
+	@$(BIN)/python -m benchmarks.lookup
 
 clean:
 	@rm -rf build draftpace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -72,10 +72,11 @@ def parser_of(name: str, about: str | None, max_new_tokens: int) -> Parser:
 
 def load_requests(paths: Sequence[Path]) -> list[Request]:
     """The whole workload, with the rows of a table as categories."""
-    return [replace(one, category=_row(one)) for one in load_workload(paths)]
+    return [replace(one, category=row_of(one)) for one in load_workload(paths)]
 
 
-def _row(request: Request) -> str:
+def row_of(request: Request) -> str:
+    """Its category, or its language."""
     # "de-en" is a translation into English, which its category says already.
     if request.language is None or request.language.split("-")[-1] == "en":
         return request.category or "no category"

@@ -12,7 +12,7 @@ import torch
 
 from decoding.noise import NoiseStream
 from decoding.sampling import Sampling, TokenChooser
-from decoding.session import _check_prompt
+from decoding.session import check_prompt
 from decoding.target import TargetModel
 from decoding.text_rows import RowCache
 
@@ -55,7 +55,7 @@ def plain_texts(
     """
     for number, prompt in enumerate(prompts):
         try:
-            _check_prompt(prompt, target, max_new_tokens)
+            check_prompt(prompt, target, max_new_tokens)
         except ValueError as error:
             raise ValueError(f"prompt number {number}: {error}") from None
     if type(seed) is not int or not -(2**63) <= seed < 2**64:

@@ -64,7 +64,7 @@ class Session:
         stop: StopStrings | None = None,
         log_probs: bool = False,
     ) -> None:
-        _check_prompt(prompt_ids, target, max_new_tokens)
+        check_prompt(prompt_ids, target, max_new_tokens)
         check_rule(rule)
         if type(seed) is not int or not -(2**63) <= seed < 2**64:
             raise ValueError(f"seed is {seed!r}, must be a whole number of 64 bits")
@@ -280,7 +280,7 @@ def check_rule(rule: str) -> None:
         raise ValueError(f"rule is {rule!r}, must be one of {', '.join(RULES)}")
 
 
-def _check_prompt(prompt_ids: Sequence[int], target: TargetModel, max_new_tokens: int) -> None:
+def check_prompt(prompt_ids: Sequence[int], target: TargetModel, max_new_tokens: int) -> None:
     if not prompt_ids:
         raise ValueError("the prompt is empty: give at least one token")
     if not 0 <= min(prompt_ids) <= max(prompt_ids) < target.vocabulary_size:

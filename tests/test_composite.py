@@ -100,6 +100,26 @@ def test_draft_is_the_lookups_on_a_match_else_the_heads(head: str) -> None:
     assert min(used["lookup"], used["head"]) >= 8, used
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_every_root_chooses_anew_and_both_know_the_whole_text(head: str) -> None:
+    """Token by token through a text that now matches and now does not."""
+    text = [11, 12, 13, 11, 14, 12, 15, 16, 11, 17, 18, 14, 19]
+    drafter, features, used = composite(head), features_of(tuple(text)), []
+    state = begun(drafter, text, 1.0)
+    fill(state, text[:PROMPT_LENGTH])
+    for length in range(PROMPT_LENGTH, len(text) + 1):
+        found = bool(matches_of(text[:length], 1, 4))
+        single = begun(drafter.lookup if found else drafter.head, text, 1.0)
+        fill(single, text[:length])
+        ours, theirs = drafted(state, 2), drafted(single, 2)
+        assert (ours.tokens, ours.parents) == (theirs.tokens, theirs.parents)
+        np.testing.assert_allclose(ours.scores, theirs.scores, rtol=1e-6, atol=1e-6)
+        used.append(found)
+        if length < len(text):
+            state.ingest(text[length : length + 1], features[length - 1 : length])
+    assert used == [False, True, False, True, False, False, True, False, False, True, False]
+
+
 @settings(max_examples=20)
 @given(
     head=st.sampled_from(HEADS),

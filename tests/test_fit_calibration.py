@@ -21,7 +21,7 @@ from decoding.fit_calibration import Proposed, Samples, fit, fit_logistic, fit_s
 from decoding.noise import NoiseStream
 from decoding.sampling import Sampling
 from decoding.scoring import LOOKUP_INPUTS, LevelScale, lookup_inputs
-from decoding.traces import OnPath, record_text
+from decoding.traces import OnPath, Position, record_text
 from evaluation.reliability import node_predictions, reliability
 from tests.fakes import plain_text, save_tiny_head, save_tiny_model, tiny_eagle, tiny_target
 
@@ -146,7 +146,7 @@ def test_a_calibration_makes_scores_honest(tmp_path: Path) -> None:
     columns = {token: column for column, token in enumerate(head.target_ids_V.tolist())}
 
     def look() -> float:
-        found = []
+        found: list[Position] = []
         for prompt, text in zip(prompts, texts, strict=True):
             found += record_text(
                 target, merged, prompt, text, draft_depth=3, temperature=0.0, noise=NoiseStream(0, prompt)

@@ -30,7 +30,7 @@ from decoding.self_text import (
     write_texts,
 )
 from decoding.text_plans import Opening
-from decoding.text_rows import RowWriter
+from decoding.text_rows import RowCache
 
 OPENINGS = [
     Opening("coding", "def f"),
@@ -98,16 +98,16 @@ def test_a_killed_run_goes_on_and_gives_the_same_texts(
 
 
 def killed_within_the_second_shard(progress: Iterator[object]) -> None:
-    feed, left = RowWriter._feed, [40]
+    feed, left = RowCache.feed, [40]
 
-    def dying(self: RowWriter, rows: Any) -> torch.Tensor:
+    def dying(self: RowCache, rows: Any) -> torch.Tensor:
         left[0] -= 1
         if left[0] < 0:
             raise KeyboardInterrupt
         return feed(self, rows)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RowWriter, "_feed", dying)
+        patch.setattr(RowCache, "feed", dying)
         with pytest.raises(KeyboardInterrupt):
             list(progress)
 
