@@ -281,6 +281,7 @@ def check_rule(rule: str) -> None:
 
 
 def check_prompt(prompt_ids: Sequence[int], target: TargetModel, max_new_tokens: int) -> None:
+    """ValueError if a request cannot begin with these ids, or may emit nothing."""
     if not prompt_ids:
         raise ValueError("the prompt is empty: give at least one token")
     if not 0 <= min(prompt_ids) <= max(prompt_ids) < target.vocabulary_size:

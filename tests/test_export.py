@@ -124,6 +124,7 @@ def change(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("fingerprints", {"target": "aa"}, "fingerprints lack drafter, tokenizer"),
         ("fallback.draft_depth", -1, "draft_depth is -1"),
         ("fallback", None, "lacks 'fallback'"),
+        ("calibration", None, "lacks 'calibration'"),
         ("calibration", 3, "cannot be used"),
         ("calibration", {"fits": []}, "lacks 'schema_version'"),
         ("calibration", {"schema_version": 9}, "the calibration's schema_version is 9, this code reads 1"),
