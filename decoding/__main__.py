@@ -18,7 +18,10 @@ def parser() -> argparse.ArgumentParser:
         "prompt", help="the user's message (completed as it stands by a model without chat template)"
     )
     flags.add_argument("--target", default="smollm2-135m", help="built-in name, folder, GGUF file or hub id")
-    flags.add_argument("--drafter", help="ngram, a shipped head, a folder or a hub id")
+    flags.add_argument(
+        "--drafter",
+        help="ngram, a shipped head, a folder or a hub id; composite or merged (:NAME) add lookup to a head",
+    )
     flags.add_argument(
         "--policy", help="folder of an exported policy; none = the setting on the drafter's card"
     )

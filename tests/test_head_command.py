@@ -169,8 +169,12 @@ def test_an_interrupt_saves_a_checkpoint_first(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """It comes within the third step, which is finished; a second one does not wait."""
+    # A shell lets what it starts in the background ignore interrupts: these tests may be such a process.
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, outside))
     before, plain_step = signal.getsignal(signal.SIGINT), HeadTrainer._train_step
     settings: dict[str, Any] = {"evaluate_every": 100, "keep_states": "false"}
     settings |= {"freeze_output": "false", "unroll_steps": 2}
