@@ -2,6 +2,7 @@
 
 `acceptance-processes.svg`: two kinds of text with the same mean acceptance rate emit different numbers of
 tokens. `three-symbols.svg`: what the rejection rule accepts, and why the residual must take the rest.
+`reliability.svg`: what the path scores of the shipped head, merged with lookup, promise, and what happens.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.reliability_figure import reliability_diagrams
 from decoding.cost_model import (
     constant_prefixes,
     expected_emitted,
     expected_emitted_from_prefixes,
     mixed_prefixes,
 )
+from decoding.drafters.load import ASSETS
 
+# Of the last calibration of the shipped head.
+RELIABILITY = ASSETS / "smollm2-135m-eagle3" / "reliability.json"
 RATE, EASY, HARD = Fraction(7, 10), Fraction(19, 20), Fraction(9, 20)
 DEEPEST = 16
 # Okabe and Ito's palette (Color Universal Design, 2008): told apart by colour-blind readers.
@@ -110,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drawn = {
             "acceptance-processes": acceptance_processes(),
             "three-symbols": rejection_bars(three_symbols()),
+            "reliability": reliability_diagrams(RELIABILITY, {"before": ORANGE, "after": BLUE}),
         }
         try:
             options.out.mkdir(parents=True, exist_ok=True)

@@ -40,23 +40,22 @@ def look_at(name: str, temperature: float, positions: Sequence[Position]) -> Loo
 
 
 def print_looks(looks: Sequence[Look], console: Console) -> None:
-    """A row a look. The last columns: accepted tokens at a depth and size, expected / realised."""
+    """A row a look. The last columns: accepted tokens at a depth and size, expected/realised."""
     table = Table(
         title="what path scores promise, and what came of it",
-        caption="DEPTHxSIZE: accepted tokens, expected / realised",
+        caption="error: mean |predicted - happened|; loss: nats; DxS: accepted, expected/realised",
     )
-    for column in ("scores", "T", "nodes", "error", "log loss"):
-        table.add_column(column, justify="right")
+    for column in ("scores", "T", "error", "loss"):
+        table.add_column(column, justify="right", no_wrap=True)
     for depth, size in SHOWN:
         table.add_column(f"{depth}x{size}", justify="right", no_wrap=True)
     for look in looks:
         found = {(depth, size): (expected, realised) for depth, size, expected, realised in look.lengths}
-        cells = [f"{found[one][0]:.2f} / {found[one][1]:.2f}" if one in found else "" for one in SHOWN]
+        cells = [f"{found[one][0]:.2f}/{found[one][1]:.2f}" if one in found else "" for one in SHOWN]
         nodes = look.nodes
         table.add_row(
             look.name,
             f"{look.temperature:g}",
-            str(nodes.count),
             f"{nodes.error:.3f}",
             f"{nodes.log_loss:.3f}",
             *cells,

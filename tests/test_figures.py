@@ -15,7 +15,7 @@ def test_the_figures_are_drawn_the_same_twice(tmp_path: Path) -> None:
     for name in ("once", "again"):
         assert figures.main(["--out", str(tmp_path / name)]) == 0
     names = sorted(path.name for path in (tmp_path / "once").iterdir())
-    assert names == ["acceptance-processes.svg", "three-symbols.svg"]
+    assert names == ["acceptance-processes.svg", "reliability.svg", "three-symbols.svg"]
     for name in names:
         once = (tmp_path / "once" / name).read_bytes()
         assert once == (tmp_path / "again" / name).read_bytes()
