@@ -32,7 +32,7 @@ from benchmarks.prompts import (
     table,
     texts_of,
 )
-from configs.command import exit_code, progress
+from configs.command import check_out, exit_code, progress
 from decoding.controller import MAX_VERIFICATION_SIZE, RootChoice
 from decoding.decoder import default_drafter
 from decoding.drafters.base import Drafter
@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Measure text by text, every drafter in turn; print and write the tables."""
+    check_out(options.out)
     requests = measured(load_requests(options.workload), options.split, options.per_category)
     use_threads(options.threads)
     model = load_model(options.target, options.device, options.dtype)

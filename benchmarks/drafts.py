@@ -36,7 +36,7 @@ from benchmarks.prompts import (
     table,
     tuning,
 )
-from configs.command import exit_code, progress
+from configs.command import check_out, exit_code, progress
 from decoding.artifacts import atomic_path, read_json
 from decoding.controller import FixedController, PlainController
 from decoding.decoder import SpeculativeDecoder, default_drafter
@@ -85,6 +85,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Choose settings, or measure those that were chosen."""
     if options.out is None:
         raise ValueError("--out is missing: name a folder for the chosen settings and the result")
+    check_out(options.out)
     whole = load_requests(options.workload)
     requests = measured(whole, options.split, options.per_category)
     head = options.head or default_drafter(options.target)
@@ -190,6 +191,8 @@ def choice(
 
 def read_choice(path: Path, head: str, requests: Sequence[Request]) -> dict[str, Setting]:
     """The best setting of each drafter; refused if chosen for another head, or on what is measured."""
+    if not path.exists():
+        raise ValueError(f"chosen settings {path} do not exist: run with --choose first")
     data = read_json(path, "chosen settings")
     try:
         other, groups = data["header"]["head"], set(data["groups"])

@@ -30,7 +30,7 @@ from benchmarks.prompts import (
     table,
     texts_of,
 )
-from configs.command import exit_code, progress
+from configs.command import check_out, exit_code, progress
 from decoding.controller import FixedController
 from decoding.decoder import SpeculativeDecoder, default_drafter
 from decoding.drafters.base import Drafter
@@ -68,10 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Measure each temperature in turn; print and write one table."""
+    check_out(options.out)
     requests = measured(load_requests(options.workload), options.split, options.per_category)
     use_threads(options.threads)
     model = load_model(options.target, options.device, options.dtype)
-    drafter = load_drafter(options.drafter or default_drafter(options.target), model, options.beam_width)
+    name = default_drafter(options.target) if options.drafter is None else options.drafter
+    drafter = load_drafter(name, model, options.beam_width)
     decoder = SpeculativeDecoder(model, drafter)
     prompts = encode(model, requests)
     head = header(("temperature", arguments), options, model, [drafter], requests)

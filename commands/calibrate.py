@@ -8,21 +8,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from commands.run import load_decoder
 from configs.command import chosen_seed, progress
 from configs.schema import Config
-from decoding.artifacts import write_json
+from decoding.artifacts import fingerprint_weights, write_json
 from decoding.calibration import CALIBRATION_FILE, Calibration
 from decoding.decoder import SpeculativeDecoder
 from decoding.drafters.base import Drafter
 from decoding.drafters.causal_lm import CausalLMDrafter
 from decoding.drafters.composite import CompositeDrafter
 from decoding.drafters.eagle import EagleDrafter
-from decoding.drafters.eagle_head import CONFIG_FILE
+from decoding.drafters.eagle_head import CONFIG_FILE, EagleHead
+from decoding.drafters.load import load_drafter
 from decoding.drafters.merged import BeamDrafter, MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
 from decoding.fit_calibration import Samples, fit, observe
 from decoding.machine import use_threads
+from decoding.models import load_model
 from decoding.noise import NoiseStream
 from decoding.plain_texts import plain_texts
 from decoding.sampling import Sampling
@@ -51,17 +52,27 @@ def calibrate(config: Config, out: Path) -> None:
     held_out = select(workload, "validation", settings.validation_prompts, **picks)
     seed = chosen_seed(config)
     threads = use_threads(config.threads)
-    decoder = load_decoder(config)
-    drafter = decoder.drafter
+    model = load_model(config.model.target, config.model.device, config.model.dtype)
+    # Without the calibration that may be there: this makes a new one, and the old may be another head's.
+    drafter = load_drafter(
+        config.model.drafter,
+        model,
+        config.draft.beam_width,
+        config.draft.min_match,
+        config.draft.lookup_depth,
+        calibrated=False,
+    )
+    decoder = SpeculativeDecoder(model, drafter)
+    decoder.check_prompts({request.question_id: request.turns[0] for request in [*requests, *held_out]})
     head = beam_drafter(drafter)
-    drafter.calibration = None
+    check_folder(out, head)
     lookup = NgramDrafter(config.draft.min_match)
     print(f"recording {len(requests)} training prompts at {settings.temperatures}, {threads} threads")
     fits = []
     for temperature in settings.temperatures:
         samples = Samples()
         columns = columns_of(head)
-        recorded = recordings(decoder, head or lookup, requests, temperature, seed, config, "recording")
+        recorded = recordings(decoder, head, requests, temperature, seed, config, "recording")
         for text, positions in recorded:
             committed = [*text.prompt_ids, *text.text_ids]
             observe(samples, positions, lookup, committed, temperature, text.noise, columns)
@@ -70,7 +81,7 @@ def calibrate(config: Config, out: Path) -> None:
         tuple(fits),
         {
             "target": decoder.target.fingerprint(),
-            "drafter": drafter.fingerprint() if head is None else head.head_fingerprint,
+            "drafter": head.head_fingerprint,
         },
         note={
             "prompts": len(requests),
@@ -120,7 +131,7 @@ def recordings(
     """Plain texts of the requests, and the drafts at all of their positions."""
     settings = config.calibration
     prompts = [decoder.encode(decoder.as_user(request.turns[0])) for request in requests]
-    sampling = Sampling(temperature, config.sampling.top_k, config.sampling.top_p, config.sampling.min_p)
+    sampling = Sampling(**config.sampling.law | {"temperature": temperature})
     texts = plain_texts(
         decoder.target,
         prompts,
@@ -147,16 +158,31 @@ def recordings(
             show(done, len(prompts), "")
 
 
-def beam_drafter(drafter: Drafter) -> BeamDrafter | None:
-    """The head of a drafter, None for a lookup alone."""
+def beam_drafter(drafter: Drafter) -> BeamDrafter:
+    """The head of a drafter; ValueError for a lookup alone."""
     if isinstance(drafter, MergedDrafter | CompositeDrafter):
         return drafter.head
-    return drafter if isinstance(drafter, EagleDrafter | CausalLMDrafter) else None
+    if isinstance(drafter, EagleDrafter | CausalLMDrafter):
+        return drafter
+    raise ValueError(
+        f"drafter {drafter.name} has no head that a calibration could be kept with: name one, e.g. "
+        f"model.drafter=merged:FOLDER (its lookup is calibrated with it)"
+    )
 
 
-def columns_of(head: BeamDrafter | None) -> dict[int, int]:
+def check_folder(out: Path, head: BeamDrafter) -> None:
+    """ValueError if `out` holds another head than the one that is calibrated: it would be refused after."""
+    if not (out / CONFIG_FILE).exists() or not isinstance(head, EagleDrafter):
+        return
+    found = fingerprint_weights(EagleHead.load(out).state_dict())
+    if found != head.head_fingerprint:
+        raise ValueError(
+            f"--out {out} holds head {found}, the calibration is of {head.head_fingerprint}: name that head's"
+            " folder, or an empty one"
+        )
+
+
+def columns_of(head: BeamDrafter) -> dict[int, int]:
     """Place of every id of the target that a head can draft in its rows."""
-    if head is None:
-        return {}
     ids = head.target_ids_V if isinstance(head, EagleDrafter) else head.ids_V
     return {token: column for column, token in enumerate(ids.tolist())}

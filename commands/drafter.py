@@ -15,6 +15,7 @@ from commands.texts import own_texts
 from configs.command import progress_bar
 from configs.schema import Config, DrafterSettings
 from decoding.artifacts import fingerprint_weights
+from decoding.calibration import CALIBRATION_FILE, Calibration
 from decoding.corpus import corpus_name
 from decoding.drafters.eagle_head import EagleHead
 from decoding.head_recipe import check_draft_vocabulary, check_start, prepare
@@ -45,8 +46,21 @@ def train_drafter(config: Config, out: Path) -> None:
     agreement = trainer.best_agreement or trainer.measure()
     trainer.use_best()
     trainer.head.save(out / "head", _card(trainer, config, start, threads))
+    _drop_calibration(out / "head", fingerprint_weights(trainer.head.state_dict()))
     print(f"best measurement, at step {trainer.best.step}: {_in_words(agreement)}")
     print(f"wrote {out / 'head'}: use it with --drafter {out / 'head'}")
+
+
+def _drop_calibration(folder: Path, head_fingerprint: str) -> None:
+    """Remove that of other weights: with it beside them the head would be refused."""
+    try:
+        calibration = Calibration.load(folder)
+    except ValueError:
+        calibration = None
+    stale = calibration is None or calibration.fingerprints["drafter"] != head_fingerprint
+    if (folder / CALIBRATION_FILE).exists() and stale:
+        (folder / CALIBRATION_FILE).unlink()
+        print(f"removed an older head's {CALIBRATION_FILE}: run train.py calibrate again")
 
 
 def _trainer(model: LoadedModel, config: Config, out: Path, threads: int) -> HeadTrainer:

@@ -26,21 +26,32 @@ def add_flags(parser: argparse.ArgumentParser, out_required: bool = True) -> Non
     parser.add_argument(
         "--set", action="append", default=[], metavar="a.b=v", dest="overrides", help="lay a value over it"
     )
-    parser.add_argument("--out", type=Path, required=out_required, help="folder that the results go to")
+    parser.add_argument("--out", type=_path, required=out_required, help="folder that the results go to")
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: name a folder")
+    return Path(text)
 
 
 def read_config(options: argparse.Namespace) -> Config:
     """The configuration that the flags name. `--out`, where there is one, must not be a file."""
-    if options.out is None:
-        return load_config(options.config, options.overrides)
-    if options.out.exists() and not options.out.is_dir():
-        raise ValueError(f"--out {options.out} is a file, must be a folder")
-    there = next(folder for folder in [options.out, *options.out.absolute().parents] if folder.exists())
-    if not there.is_dir():
-        raise ValueError(f"--out {options.out} cannot be a folder: {there} is a file")
-    if not os.access(there, os.W_OK):
-        raise ValueError(f"--out {options.out} cannot be written: {there} is read-only")
+    check_out(options.out)
     return load_config(options.config, options.overrides)
+
+
+def check_out(out: Path | None) -> None:
+    """ValueError unless a folder of this name can be written to; to be called before minutes are spent."""
+    if out is None:
+        return
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file, must be a folder")
+    there = next(folder for folder in [out, *out.absolute().parents] if folder.exists())
+    if not there.is_dir():
+        raise ValueError(f"--out {out} cannot be a folder: {there} is a file")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"--out {out} cannot be written: {there} is read-only")
 
 
 def chosen_seed(config: Config) -> int:

@@ -6,7 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from decoding.controller import Controller, DraftView, FixedController, PlainController
+    from decoding.controller import (
+        Controller,
+        DraftView,
+        FixedController,
+        LookupHint,
+        PlainController,
+        RootChoice,
+    )
     from decoding.decoder import SpeculativeDecoder
     from decoding.exported import ExportedController
     from decoding.generation import Generation, Options, StreamPiece
@@ -21,9 +28,11 @@ __all__ = [
     "ExportedController",
     "FixedController",
     "Generation",
+    "LookupHint",
     "Options",
     "PhaseSeconds",
     "PlainController",
+    "RootChoice",
     "Sampling",
     "Session",
     "SpeculativeDecoder",
@@ -31,7 +40,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "controller": ("Controller", "DraftView", "FixedController", "PlainController"),
+    "controller": (
+        "Controller",
+        "DraftView",
+        "FixedController",
+        "LookupHint",
+        "PlainController",
+        "RootChoice",
+    ),
     "decoder": ("SpeculativeDecoder",),
     "exported": ("ExportedController",),
     "generation": ("Generation", "Options", "StreamPiece"),

@@ -72,7 +72,9 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{what} {path} does not exist") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except RecursionError:
+        raise ValueError(f"{what} {path} is nested too deeply to be one") from None
+    except (ValueError, OSError) as error:  # broken JSON, broken UTF-8, a number of thousands of digits
         raise ValueError(f"{what} {path} is not readable JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"{what} {path} holds a {type(value).__name__}, not a JSON object")

@@ -115,7 +115,9 @@ def answer(controller: Controller, question: Question) -> int:
             f"{type(controller).__name__} answered {said!r} to 'draft', this drafter offers {offered}"
         )
     if not isinstance(said, int | np.integer | np.bool_):
-        kind = "a whole number" if question.kind == "size" else "True or False"
+        kind = {"size": "a whole number", "draft": "True, False or a RootChoice"}.get(
+            question.kind, "True or False"
+        )
         raise ValueError(
             f"{type(controller).__name__} answered {said!r} to {question.kind!r}, must be {kind}"
         )

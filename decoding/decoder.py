@@ -65,7 +65,7 @@ class SpeculativeDecoder:
             ValueError: one line that names what is missing, and the way out.
         """
         model = load_model(target, device, dtype)
-        name = drafter or default_drafter(target)
+        name = default_drafter(target) if drafter is None else drafter
         return cls(model, load_drafter(name, model, beam_width, min_match, lookup_depth), controller)
 
     @property

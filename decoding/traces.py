@@ -194,11 +194,12 @@ def _target_rows(
         output = target.forward(tokens[start : start + _MOST_ROWS], cache)
         if output.features_RF is not None:
             features.append(output.features_RF)
-        log_probs_RV = output.logits_RV.float().log_softmax(dim=-1)
+        # The prompt's own laws are asked of nobody, and a long prompt has many.
+        log_probs_RV = output.logits_RV[max(0, first - 1 - start) :].float().log_softmax(dim=-1)
         entropy_R = torch.special.entr(log_probs_RV.exp()).sum(dim=-1)
         best_R2 = log_probs_RV.topk(2, dim=-1).values
         pairs = torch.stack([entropy_R, best_R2[:, 0] - best_R2[:, 1]], dim=1).tolist()
         stats += [tuple(pair) for pair in pairs]
     # The law that drew token i is the one after token i - 1; nothing drew a text's very first token.
-    drawn = [(float("nan"), float("nan")), *stats]
-    return (torch.cat(features) if features else None), drawn[first : len(tokens)]
+    drawn = stats if first else [(float("nan"), float("nan")), *stats]
+    return (torch.cat(features) if features else None), drawn[: len(tokens) - first]

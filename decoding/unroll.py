@@ -13,6 +13,7 @@ def shift(x: torch.Tensor, by: int, dim: int = 1) -> torch.Tensor:
     """Move along `dim` to later positions by `by`, zeros in front."""
     if by == 0:
         return x
+    by = min(by, x.shape[dim])  # a batch of short texts has fewer places than that
     front = torch.zeros_like(x.narrow(dim, 0, by))
     return torch.cat([front, x.narrow(dim, 0, x.shape[dim] - by)], dim=dim)
 

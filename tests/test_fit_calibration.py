@@ -196,3 +196,37 @@ def test_calibrate_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     capsys.readouterr()
     assert train.main(["calibrate", *flags, "--set=calibration.temperatures=[1.0,0.5]"]) == 2
     assert "temperatures must be strictly increasing, e.g. [0.5, 1.0]" in capsys.readouterr().err
+
+
+def test_a_calibration_that_does_not_fit_is_replaced_and_never_put_beside_another_head(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_tiny_model(tmp_path / "model")
+    for name, seed in (("head", 1), ("other", 2)):
+        save_tiny_head(tmp_path / name, tmp_path / "model", seed)
+    lines = [json.dumps({"question_id": str(n), "turns": [f"question {n}"]}) for n in range(40)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    values = {
+        "seed": 1,
+        "threads": 1,
+        "model.target": tmp_path / "model",
+        "model.drafter": tmp_path / "head",
+        "workload.files": f"[{tmp_path / 'prompts.jsonl'}]",
+        "calibration.prompts": 2,
+        "calibration.validation_prompts": 1,
+        "calibration.max_new_tokens": 4,
+        "calibration.temperatures": "[0.0]",
+    }
+    flags = [f"--set={key}={value}" for key, value in values.items()]
+    (tmp_path / "head" / "calibration.json").write_text("{", encoding="utf-8")
+    assert train.main(["calibrate", *flags, "--out", str(tmp_path / "head")]) == 0
+    assert Calibration.load(tmp_path / "head") is not None
+    capsys.readouterr()
+    assert train.main(["calibrate", *flags, "--out", str(tmp_path / "other")]) == 2
+    assert "name that head's folder, or an empty one" in capsys.readouterr().err
+    assert not (tmp_path / "other" / "calibration.json").exists()
+    assert train.main(["calibrate", *flags, "--set=model.drafter=ngram", "--out", str(tmp_path / "new")]) == 2
+    assert "drafter ngram has no head" in capsys.readouterr().err
+    penalty = "--set=sampling.repetition_penalty=1.2"
+    assert train.main(["calibrate", *flags, penalty, "--out", str(tmp_path / "head")]) == 2
+    assert "Traceback" not in capsys.readouterr().err

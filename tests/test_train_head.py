@@ -196,3 +196,12 @@ def test_divergence_is_one_line() -> None:
     with pytest.raises(ValueError, match="head training diverged at step 0: loss nan") as caught:
         next(training.run())
     assert "\n" not in str(caught.value)
+
+
+def test_a_batch_of_texts_shorter_than_the_unroll_trains() -> None:
+    settings = replace(SETTINGS, unroll_steps=8)
+    short = [text[:4] for text in texts()]
+    assert all(
+        np.isfinite(one.loss)
+        for one in steps(HeadTrainer(fresh_head(), target(), short, short[:2], settings).run(), 2)
+    )

@@ -12,7 +12,7 @@ size, K keys, V draft vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +249,9 @@ class EagleHead(nn.Module):
             values.setdefault("head_dim", raw["hidden_size"] // raw["num_attention_heads"])
             values.setdefault("rope_theta", 10_000.0)
             values["fused_layers"] = tuple(values["fused_layers"])
+            needed = [field.name for field in fields(EagleConfig) if field.default is MISSING]
+            if missing := [name for name in needed if name not in values]:
+                raise KeyError(f"{', '.join(missing)}: is it a head?")
             head = cls(EagleConfig(**values))
         except (TypeError, KeyError, ZeroDivisionError) as error:
             raise ValueError(f"drafter config {folder / CONFIG_FILE} lacks or mistypes {error}") from None

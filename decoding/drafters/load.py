@@ -25,7 +25,12 @@ _LONGEST_NAME = 1000
 
 
 def load_drafter(
-    name: str, model: LoadedModel, beam_width: int = 4, min_match: int = 2, lookup_depth: int = 6
+    name: str,
+    model: LoadedModel,
+    beam_width: int = 4,
+    min_match: int = 2,
+    lookup_depth: int = 6,
+    calibrated: bool = True,
 ) -> Drafter:
     """Load drafter `name` for `model` and make the target capture the layers it reads.
 
@@ -39,6 +44,7 @@ def load_drafter(
         beam_width: of a head's or language model's tree.
         min_match: shortest match that a lookup drafts from.
         lookup_depth: most tokens of the chain that a merged tree joins.
+        calibrated: whether to take over a calibration.
 
     A calibration beside the weights is taken over; the lookup takes that of a head shipped for the target.
 
@@ -46,21 +52,26 @@ def load_drafter(
         ValueError: one line that names the drafter and what is missing, damaged or does not fit.
     """
     target = model.target
-    kind, _, rest = name.partition(":")
+    kind, colon, rest = name.partition(":")
     drafter: Drafter
     if name == NgramDrafter.name or kind in WITH_LOOKUP:
         lookup = NgramDrafter(min_match, vocabulary_size=target.vocabulary_size, device=target.device)
         drafter = lookup
         if kind in WITH_LOOKUP:
-            head = _load_head(rest or _shipped_for(model, kind), model, beam_width)
+            if colon and not rest:
+                raise ValueError(
+                    f"drafter {name!r} names no head: {kind}:NAME, or {kind} for the shipped one"
+                )
+            head_name = rest if colon else _shipped_for(model, kind)
+            head = _load_head(head_name, model, beam_width, calibrated)
             if kind == "merged":
                 drafter = MergedDrafter(head, lookup, lookup_depth, name)
             else:
                 drafter = CompositeDrafter(head, lookup, name)
-        elif (shipped := shipped_head(target.fingerprint())) is not None:
+        elif calibrated and (shipped := shipped_head(target.fingerprint())) is not None:
             lookup.calibration = Calibration.load(ASSETS / shipped)
     else:
-        drafter = _load_head(name, model, beam_width)
+        drafter = _load_head(name, model, beam_width, calibrated)
     target.capture(drafter.fused_layers)
     return drafter
 
@@ -68,10 +79,8 @@ def load_drafter(
 def shipped_head(target_fingerprint: str) -> str | None:
     """Name of the head that is shipped for a target, None if there is none."""
     for name in shipped_heads():
-        if (
-            read_json(ASSETS / name / CONFIG_FILE, "drafter config").get("target_fingerprint")
-            == target_fingerprint
-        ):
+        config = read_json(ASSETS / name / CONFIG_FILE, "drafter config")
+        if config.get("target_fingerprint") == target_fingerprint:
             return name
     return None
 
@@ -85,7 +94,7 @@ def _shipped_for(model: LoadedModel, kind: str) -> str:
     return name
 
 
-def _load_head(name: str, model: LoadedModel, beam_width: int) -> BeamDrafter:
+def _load_head(name: str, model: LoadedModel, beam_width: int, calibrated: bool) -> BeamDrafter:
     """What drafts trees by itself: a head or a causal language model."""
     if name == NgramDrafter.name or name.partition(":")[0] in WITH_LOOKUP:
         raise ValueError(f"drafter {name!r} is no head: after the colon name a head or a language model")
@@ -93,13 +102,14 @@ def _load_head(name: str, model: LoadedModel, beam_width: int) -> BeamDrafter:
     folder = _head_folder(name)
     if folder is None:
         small = _load_causal_lm(name, model, beam_width)
-        if (path := user_path(name)).is_dir():
+        if calibrated and (path := user_path(name)).is_dir():
             small.calibration = _calibration_of(path, small, target)
         return small
     head = EagleHead.load(folder, target.config.num_hidden_layers)
     _check_fit(name, head, model)
     drafter = EagleDrafter(head, target.embeddings, target.device, target.dtype, beam_width, name)
-    drafter.calibration = _calibration_of(folder, drafter, target)
+    if calibrated:
+        drafter.calibration = _calibration_of(folder, drafter, target)
     return drafter
 
 
