@@ -327,7 +327,7 @@ def test_drafts_measures_what_it_chose(
     monkeypatch.setattr(drafts, "GRIDS", {kind: grid[:2] for kind, grid in drafts.GRIDS.items()})
     more = [*flags, "--head", str(head), "--out", str(tmp_path)]
     assert drafts.main(more) == 2
-    assert capsys.readouterr().err.endswith("choice.json does not exist\n")
+    assert capsys.readouterr().err.endswith("choice.json do not exist: run with --choose first\n")
     assert drafts.main([*more, "--choose"]) == 0
     chosen, _ = written(tmp_path, "choice", capsys)
     assert len(chosen["tokens_per_second"]) == 1 + 2 * len(drafts.GRIDS)
