@@ -15,12 +15,11 @@ from decoding.calibration import CALIBRATION_FILE, Calibration
 from decoding.decoder import SpeculativeDecoder
 from decoding.drafters.base import Drafter
 from decoding.drafters.causal_lm import CausalLMDrafter
-from decoding.drafters.composite import CompositeDrafter
 from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.eagle_head import CONFIG_FILE, EagleHead
 from decoding.drafters.load import load_drafter
-from decoding.drafters.merged import BeamDrafter, MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
+from decoding.drafters.with_lookup import BeamDrafter, HeadWithLookup
 from decoding.fit_calibration import Samples, fit, observe
 from decoding.machine import use_threads
 from decoding.models import load_model
@@ -160,7 +159,7 @@ def recordings(
 
 def beam_drafter(drafter: Drafter) -> BeamDrafter:
     """The head of a drafter; ValueError for a lookup alone."""
-    if isinstance(drafter, MergedDrafter | CompositeDrafter):
+    if isinstance(drafter, HeadWithLookup):
         return drafter.head
     if isinstance(drafter, EagleDrafter | CausalLMDrafter):
         return drafter

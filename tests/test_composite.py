@@ -150,7 +150,6 @@ def test_settings_and_the_calibration_it_starts_with() -> None:
     drafter = composite("eagle", 2, tiny_calibration())
     assert drafter.lookup.calibration == drafter.head.calibration == drafter.calibration == tiny_calibration()
     assert drafter.fused_layers == drafter.head.fused_layers != ()
-    assert drafter.head_fingerprint == drafter.head.head_fingerprint
     assert drafter.draft_depth == max(drafter.head.draft_depth, 2)
     assert drafter.fingerprint().startswith("composite-ngram-match2")
     drafter.calibration = None

@@ -28,6 +28,11 @@ from tests.fakes import plain_text, save_tiny_head, save_tiny_model, tiny_eagle,
 PROMPT = [5, 9, 7, 5, 9, 7, 5]
 
 
+def save_prompts(path: Path) -> None:
+    lines = [json.dumps({"question_id": str(n), "turns": [f"question {n}"]}) for n in range(40)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
 @pytest.mark.parametrize(("kappa", "a"), [(0.4, 0.9), (1.0, 1.0), (2.5, 0.6)])
 def test_the_scale_that_made_the_texts_comes_back(kappa: float, a: float) -> None:
     rng = np.random.default_rng(0)
@@ -169,8 +174,7 @@ def test_a_calibration_makes_scores_honest(tmp_path: Path) -> None:
 def test_calibrate_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_tiny_model(tmp_path / "model")
     save_tiny_head(tmp_path / "head", tmp_path / "model")
-    lines = [json.dumps({"question_id": str(n), "turns": [f"question {n}"]}) for n in range(40)]
-    (tmp_path / "prompts.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    save_prompts(tmp_path / "prompts.jsonl")
     values = {
         "seed": 1,
         "threads": 1,
@@ -204,8 +208,7 @@ def test_a_calibration_that_does_not_fit_is_replaced_and_never_put_beside_anothe
     save_tiny_model(tmp_path / "model")
     for name, seed in (("head", 1), ("other", 2)):
         save_tiny_head(tmp_path / name, tmp_path / "model", seed)
-    lines = [json.dumps({"question_id": str(n), "turns": [f"question {n}"]}) for n in range(40)]
-    (tmp_path / "prompts.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    save_prompts(tmp_path / "prompts.jsonl")
     values = {
         "seed": 1,
         "threads": 1,

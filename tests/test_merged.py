@@ -239,4 +239,3 @@ def test_settings() -> None:
     assert drafter.verification_size == max(drafter.head.verification_size, 7)
     assert drafter.draft_depth == drafter.head.draft_depth
     assert "merged-7-ngram-match1" in drafter.fingerprint()
-    assert drafter.head_fingerprint == drafter.head.head_fingerprint

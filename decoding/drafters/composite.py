@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 import torch
 
-from decoding.calibration import Calibration
 from decoding.controller import LookupHint
 from decoding.drafters.base import DraftState
-from decoding.drafters.merged import BeamDrafter
 from decoding.drafters.ngram import NgramDrafter, NgramState
+from decoding.drafters.with_lookup import BeamDrafter, HeadWithLookup
 from decoding.noise import NoiseStream
 from decoding.tree import DraftTree
 
 
-class CompositeDrafter:
+class CompositeDrafter(HeadWithLookup):
     """The lookup drafts on a match of its `min_match` tokens or more, else the head.
 
     Args:
@@ -25,27 +24,8 @@ class CompositeDrafter:
     """
 
     def __init__(self, head: BeamDrafter, lookup: NgramDrafter, name: str = "composite") -> None:
-        self.name = name
-        self.head = head
-        self.lookup = lookup
-        self.calibration = head.calibration
-        self.fused_layers = head.fused_layers
+        super().__init__(head, lookup, name)
         self.draft_depth = max(head.draft_depth, 2)
-        self.verification_size = head.verification_size
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """Of head and lookup."""
-        return self.head.calibration
-
-    @calibration.setter
-    def calibration(self, calibration: Calibration | None) -> None:
-        self.head.calibration = self.lookup.calibration = calibration
-
-    @property
-    def head_fingerprint(self) -> str:
-        """Of the head's weights: what a calibration belongs to."""
-        return self.head.head_fingerprint
 
     def start(self, noise: NoiseStream, temperature: float, prompt_length: int) -> CompositeState:
         lookup = self.lookup.start(noise, temperature, prompt_length)

@@ -13,9 +13,10 @@ from decoding.drafters.causal_lm import CausalLMDrafter
 from decoding.drafters.composite import CompositeDrafter
 from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.eagle_head import CONFIG_FILE, WEIGHTS_FILE, EagleHead
-from decoding.drafters.merged import BeamDrafter, MergedDrafter
+from decoding.drafters.merged import MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
 from decoding.drafters.vocabulary import check_same_tokens
+from decoding.drafters.with_lookup import BeamDrafter
 from decoding.models import LoadedModel, explain_hub_error, load_model, user_path
 from decoding.target import TargetModel
 

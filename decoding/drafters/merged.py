@@ -16,21 +16,19 @@ from dataclasses import replace
 
 import torch
 
-from decoding.calibration import Calibration
 from decoding.controller import LookupHint, RootChoice
 from decoding.drafters.base import DraftState
 from decoding.drafters.beam import Beam, Candidates, column_of
-from decoding.drafters.causal_lm import CausalLMDrafter, CausalLMState
-from decoding.drafters.eagle import EagleDrafter, EagleState
+from decoding.drafters.causal_lm import CausalLMState
+from decoding.drafters.eagle import EagleState
 from decoding.drafters.ngram import Continuation, NgramDrafter, NgramState
+from decoding.drafters.with_lookup import BeamDrafter, HeadWithLookup
 from decoding.noise import NoiseStream
 from decoding.scoring import HeadOpinion
 from decoding.tree import DraftTree
 
-BeamDrafter = EagleDrafter | CausalLMDrafter
 
-
-class MergedDrafter:
+class MergedDrafter(HeadWithLookup):
     """A head, or a smaller language model, with a lookup joined to it.
 
     Args:
@@ -45,28 +43,9 @@ class MergedDrafter:
     ) -> None:
         if type(lookup_depth) is not int or not 1 <= lookup_depth <= 64:
             raise ValueError(f"lookup_depth is {lookup_depth!r}, must be a whole number in 1..64")
-        self.name = name
-        self.head = head
-        self.lookup = lookup
+        super().__init__(head, lookup, name)
         self.lookup_depth = lookup_depth
-        self.calibration = head.calibration
-        self.fused_layers = head.fused_layers
-        self.draft_depth = head.draft_depth
         self.verification_size = max(head.verification_size, lookup_depth)
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """Of head and lookup."""
-        return self.head.calibration
-
-    @calibration.setter
-    def calibration(self, calibration: Calibration | None) -> None:
-        self.head.calibration = self.lookup.calibration = calibration
-
-    @property
-    def head_fingerprint(self) -> str:
-        """Of the head's weights: what a calibration belongs to."""
-        return self.head.head_fingerprint
 
     def start(self, noise: NoiseStream, temperature: float, prompt_length: int) -> MergedState:
         head, lookup = (part.start(noise, temperature, prompt_length) for part in (self.head, self.lookup))
