@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from commands.decoder import load_decoder
 from configs.command import add_flags, chosen_seed, exit_code, progress, read_config
 from configs.schema import Config
 from decoding.artifacts import write_json
@@ -82,7 +83,7 @@ def evaluate(config: Config, policy: Path | None, out: Path) -> None:
     controller = ExportedController.load(policy) if policy else None
     seed = chosen_seed(config)
     threads = use_threads(config.threads)
-    decoder = load_decoder(config, policy)
+    decoder = decoder_with(config, policy)
     decoder.check_prompts({request.question_id: request.turns[0] for request in requests})
     arms = build_arms(config, decoder.drafter.name, controller)
     print(f"{len(arms)} arms x {len(requests)} prompts x {config.evaluation.repeats} on {threads} threads")
@@ -152,7 +153,7 @@ def run_text_check(config: Config, policy: Path | None, out: Path | None) -> int
     prompts = {request.question_id: request.turns[0] for request in requests}
     seed = chosen_seed(config)
     use_threads(config.threads)
-    decoder = load_decoder(config, policy)
+    decoder = decoder_with(config, policy)
     decoder.check_prompts(prompts)
     lookup = SpeculativeDecoder(decoder.model, NgramDrafter())
     drafters = {one.drafter.name: one for one in (decoder, lookup)}
@@ -206,17 +207,9 @@ def test_requests(config: Config) -> list[Request]:
     )
 
 
-def load_decoder(config: Config, policy: Path | None) -> SpeculativeDecoder:
+def decoder_with(config: Config, policy: Path | None) -> SpeculativeDecoder:
     """The configured models, with the policy if there is one; its warnings go to standard error."""
-    decoder = SpeculativeDecoder.from_pretrained(
-        config.model.target,
-        config.model.drafter,
-        device=config.model.device,
-        dtype=config.model.dtype,
-        beam_width=config.draft.beam_width,
-        min_match=config.draft.min_match,
-        lookup_depth=config.draft.lookup_depth,
-    )
+    decoder = load_decoder(config)
     if policy is not None:
         for warning in decoder.use_policy(policy):
             print(f"warning: {warning}", file=sys.stderr)

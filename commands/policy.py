@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from commands.decoder import load_decoder
 from commands.run import (
     INFO_FILE,
-    load_decoder,
     make_environment,
     open_request,
     partner_shape,

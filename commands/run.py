@@ -1,4 +1,4 @@
-"""A run of policy training: its record, and the decoder, environments and settings that its flags name."""
+"""A run of policy training: its record, and the environments and settings that its flags name."""
 
 from __future__ import annotations
 
@@ -32,19 +32,6 @@ def training_record(out: Path) -> dict[str, Any]:
     if type(record.get("seed")) is not int or not isinstance(record.get("run"), dict):
         raise ValueError(f"training record {path} is damaged: remove it")
     return record
-
-
-def load_decoder(config: Config) -> SpeculativeDecoder:
-    """The decoder that the configuration names."""
-    return SpeculativeDecoder.from_pretrained(
-        config.model.target,
-        config.model.drafter,
-        device=config.model.device,
-        dtype=config.model.dtype,
-        beam_width=config.draft.beam_width,
-        min_match=config.draft.min_match,
-        lookup_depth=config.draft.lookup_depth,
-    )
 
 
 def open_request(

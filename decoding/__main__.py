@@ -25,6 +25,9 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--policy", help="folder of an exported policy; none = the setting on the drafter's card"
     )
+    flags.add_argument("--beam-width", type=int, default=4, help="of a head's or language model's tree")
+    flags.add_argument("--min-match", type=int, default=2, help="shortest match that a lookup drafts from")
+    flags.add_argument("--lookup-depth", type=int, default=6, help="most tokens that merged joins to a tree")
     flags.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     flags.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64")
     flags.add_argument("--temperature", type=float, default=0.0, help="0 = greedy")
@@ -92,7 +95,13 @@ def run(options: argparse.Namespace) -> None:
     if options.max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens is {options.max_new_tokens}, must be >= 1")
     decoder = SpeculativeDecoder.from_pretrained(
-        options.target, options.drafter, dtype=options.dtype, device=options.device
+        options.target,
+        options.drafter,
+        dtype=options.dtype,
+        device=options.device,
+        beam_width=options.beam_width,
+        min_match=options.min_match,
+        lookup_depth=options.lookup_depth,
     )
     if options.policy is not None:
         for warning in decoder.use_policy(Path(options.policy)):

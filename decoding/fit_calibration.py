@@ -22,7 +22,7 @@ from scipy.special import expit, log_expit
 from decoding.calibration import TemperatureFit
 from decoding.drafters.ngram import Continuation, NgramDrafter
 from decoding.noise import NoiseStream
-from decoding.scoring import LOOKUP_INPUTS, HeadOpinion, LevelScale, lookup_inputs
+from decoding.scoring import HeadOpinion, LevelScale, lookup_inputs
 from decoding.traces import OnPath, Position
 
 _KAPPA_RANGE = (0.05, 20.0)
@@ -168,5 +168,5 @@ def fit_logistic(inputs_NK: np.ndarray, hits_N: np.ndarray) -> tuple[float, ...]
         gradient_K = inputs_NK.T @ (expit(x_N) - hits_N)
         return value + _RIDGE * weights_K @ weights_K / 2, gradient_K + _RIDGE * weights_K
 
-    found = minimize(loss, np.zeros(len(LOOKUP_INPUTS)), jac=True, method="L-BFGS-B")
+    found = minimize(loss, np.zeros(inputs_NK.shape[1]), jac=True, method="L-BFGS-B")
     return tuple(map(float, found.x))

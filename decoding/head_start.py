@@ -62,16 +62,8 @@ def load_start(
     """
     head = EagleHead.load(folder, target.config.num_hidden_layers)
     config = head.config
-    for what, its, wanted in (
-        ("hidden size", config.hidden_size, target.hidden_size),
-        ("vocabulary size", config.vocab_size, target.vocabulary_size),
-        ("fingerprint", config.target_fingerprint or target.fingerprint(), target.fingerprint()),
-    ):
-        if its != wanted:
-            raise ValueError(
-                f"head {folder} belongs to another target: its {what} is {its}, that of the target {wanted}; "
-                "train a fresh one"
-            )
+    if misfit := config.misfit(target):
+        raise ValueError(f"head {folder} belongs to another target: {misfit}; train a fresh one")
     if fused_layers is not None and fused_layers != config.fused_layers:
         raise ValueError(
             f"head {folder} reads layers {list(config.fused_layers)}, not {list(fused_layers)}: leave "

@@ -121,6 +121,23 @@ def test_the_command_line_drafts_with_both(
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--beam-width", "0"], "beam_width is 0"),
+        (["--min-match", "33"], "min_match is 33"),
+        (["--lookup-depth", "65"], "lookup_depth is 65"),
+    ],
+)
+def test_the_command_line_takes_the_drafts_settings(
+    flags: list[str], says: str, folder: Path, head: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["hi", "--target", str(folder), "--drafter", f"merged:{head}", *flags]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.err.count("\n") == 1
+
+
 # --- the calibration beside the weights -------------------------------------------------------------------
 
 

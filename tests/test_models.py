@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -218,3 +219,18 @@ def test_a_head_whose_ids_lead_outside_the_vocabulary_is_refused(
     save_tensors(copy / "model.safetensors", weights | {"d2t": weights["d2t"] + 10**6})
     with pytest.raises(ValueError, match="d2t leads outside"):
         load_drafter(str(copy), model)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_head_with_weights_that_are_no_numbers_is_refused(
+    value: float, head: Path, folder: Path, tmp_path: Path
+) -> None:
+    """It would draft, be calibrated and decode: all of it for nothing."""
+    model = load_model(str(folder), "cpu", "float32")
+    copy = Path(shutil.copytree(head, tmp_path / "head"))
+    weights = load_tensors(copy / "model.safetensors", "weights")
+    weights["norm.weight"][1] = value
+    save_tensors(copy / "model.safetensors", weights)
+    with pytest.raises(ValueError, match=r"norm\.weight holds numbers that are not finite") as error:
+        load_drafter(str(copy), model)
+    one_line(error)

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from decoding.artifacts import load_tensors, read_json, save_tensors, write_json
+
+if TYPE_CHECKING:
+    from decoding.target import TargetModel
 
 WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
@@ -72,7 +75,7 @@ class EagleConfig:
             raise ValueError("num_attention_heads must be a multiple of num_key_value_heads, head_dim even")
 
     @classmethod
-    def from_target(cls, target: Any, draft_vocab_size: int) -> EagleConfig:
+    def from_target(cls, target: TargetModel, draft_vocab_size: int) -> EagleConfig:
         """The head that fits a target: its own widths, and the states low, middle and high in its stack."""
         config = target.config
         layers = config.num_hidden_layers
@@ -91,6 +94,17 @@ class EagleConfig:
             rope_theta=rope.get("rope_theta", 10_000.0),
             target_fingerprint=target.fingerprint(),
         )
+
+    def misfit(self, target: TargetModel) -> str | None:
+        """What tells that the head was made for another target, None if nothing does."""
+        for what, its, wanted in (
+            ("hidden size", self.hidden_size, target.hidden_size),
+            ("vocabulary size", self.vocab_size, target.vocabulary_size),
+            ("fingerprint", self.target_fingerprint or target.fingerprint(), target.fingerprint()),
+        ):
+            if its != wanted:
+                return f"its {what} is {its}, the target's is {wanted}"
+        return None
 
 
 def usual_layers(target_layers: int) -> tuple[int, int, int]:
@@ -268,6 +282,12 @@ class EagleHead(nn.Module):
         ids = head.target_ids_V
         if not 0 <= int(ids.min()) <= int(ids.max()) < head.config.vocab_size:
             raise ValueError(f"drafter weights {folder / WEIGHTS_FILE}: d2t leads outside the vocabulary")
+        for name, weights in head.named_parameters():
+            if not bool(torch.isfinite(weights).all()):
+                raise ValueError(
+                    f"drafter weights {folder / WEIGHTS_FILE}: {name} holds numbers that are not finite: "
+                    "train the head again, or fetch it anew"
+                )
         return head.eval()
 
 

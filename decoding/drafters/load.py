@@ -107,7 +107,8 @@ def _load_head(name: str, model: LoadedModel, beam_width: int, calibrated: bool)
             small.calibration = _calibration_of(path, small, target)
         return small
     head = EagleHead.load(folder, target.config.num_hidden_layers)
-    _check_fit(name, head, model)
+    if misfit := head.config.misfit(target):
+        raise ValueError(f"drafter {name} belongs to another target than {model.name}: {misfit}")
     drafter = EagleDrafter(head, target.embeddings, target.device, target.dtype, beam_width, name)
     if calibrated:
         drafter.calibration = _calibration_of(folder, drafter, target)
@@ -177,17 +178,3 @@ def _load_causal_lm(name: str, model: LoadedModel, beam_width: int) -> CausalLMD
         raise ValueError(f"drafter {name}: {error}") from error
     check_same_tokens(name, drafter, model)
     return CausalLMDrafter(drafter.target, target, beam_width, name)
-
-
-def _check_fit(name: str, head: EagleHead, model: LoadedModel) -> None:
-    config, target = head.config, model.target
-    for what, mine, its in (
-        ("hidden size", config.hidden_size, target.hidden_size),
-        ("vocabulary size", config.vocab_size, target.vocabulary_size),
-        ("fingerprint", config.target_fingerprint or target.fingerprint(), target.fingerprint()),
-    ):
-        if mine != its:
-            raise ValueError(
-                f"drafter {name} belongs to another target: its {what} is {mine}, "
-                f"that of {model.name} is {its}"
-            )
