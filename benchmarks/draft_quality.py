@@ -2,7 +2,8 @@
 
 The texts are plain decoding's at temperature 0, the same for all drafters. On them:
 - agreement by step d: after the text's own next d - 1 tokens, drafted as a chain, is the drafter's best token
-  the text's? Ties go to the lowest id; nothing proposed is a miss.
+  the text's? Ties go to the lowest id; nothing proposed is a miss. Beside it the share of the text's tokens
+  that its vocabulary holds at all.
 - tau: what a session of a fixed depth and size would emit a cycle, replayed on a trace of the text.
 - milliseconds from `begin` to the first level, what the last cycle emitted taken in, and of a later level.
 """
@@ -17,6 +18,7 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
+import torch
 
 from benchmarks.prompts import (
     ALL,
@@ -36,6 +38,7 @@ from configs.command import check_out, exit_code, progress
 from decoding.controller import MAX_VERIFICATION_SIZE, RootChoice
 from decoding.decoder import default_drafter
 from decoding.drafters.base import Drafter
+from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.load import load_drafter
 from decoding.drafters.merged import MergedDrafter
 from decoding.machine import use_threads
@@ -104,11 +107,13 @@ def count_text(
     target: TargetModel, beams: Beams, prompt: Sequence[int], text: Sequence[int], limit: int
 ) -> tuple[dict[str, float], Trace]:
     """Counts on one text that might have had `limit` tokens: `right d` of `asked d` and `cycles depth d` of
-    the first beam, `cycles W x SIZE` at full depth. With the first beam's trace."""
+    the first beam, `cycles W x SIZE` at full depth, `known` tokens. With the first beam's trace."""
     first = next(iter(beams.values()))
     right, asked = agreement(target, first, prompt, text)
     traces = recorded(target, first, prompt, text, DEPTHS)
-    counts: dict[str, float] = {}
+    counts: dict[str, float] = {"known": len(text)}
+    if isinstance(first, EagleDrafter):
+        counts["known"] = int(torch.isin(torch.tensor(text), first.target_ids_V.cpu()).sum())
     for depth, trace in traces.items():
         counts[f"right {depth}"], counts[f"asked {depth}"] = right[depth - 1], asked[depth - 1]
         counts[f"cycles depth {depth}"] = len(list(trace.cycles(limit, SIZE)))
@@ -243,10 +248,11 @@ def agreement_table(rows: Sequence[Counted], names: Sequence[str]) -> str:
     lines = []
     for category, here in by_category(rows).items():
         for name in names:
-            cells = [str(estimate(here, [f"{name}: right {d}"], [f"{name}: asked {d}"])) for d in DEPTHS]
+            cells = [str(estimate(here, [f"{name}: known"], ["emitted"]))]
+            cells += [str(estimate(here, [f"{name}: right {d}"], [f"{name}: asked {d}"])) for d in DEPTHS]
             shown = cells if category == ALL else [cell.split(" ")[0] for cell in cells]
             lines.append([category, name, str(len(here)), *shown])
-    columns = ["category", "drafter", "prompts", *(f"step {d}" for d in DEPTHS)]
+    columns = ["category", "drafter", "prompts", "in vocabulary", *(f"step {d}" for d in DEPTHS)]
     return table("Top-1 agreement by draft step", columns, lines)
 
 

@@ -17,16 +17,27 @@ from fakes import VOCABULARY, plain_text, tiny_eagle, tiny_target
 
 from benchmarks import draft_quality, drafts, temperature
 from benchmarks.draft_quality import STEPS, agreement, draft_times, recorded
-from benchmarks.prompts import WORKLOAD, Counted, Estimate, estimate, load_requests, measured, row_of, tuning
+from benchmarks.prompts import (
+    WORKLOAD,
+    Counted,
+    Estimate,
+    encode,
+    estimate,
+    load_requests,
+    measured,
+    row_of,
+    texts_of,
+    tuning,
+)
 from decoding.controller import FixedController
-from decoding.decoder import SpeculativeDecoder
 from decoding.drafters.base import Drafter
 from decoding.drafters.causal_lm import CausalLMDrafter
 from decoding.drafters.composite import CompositeDrafter
+from decoding.drafters.eagle_head import EagleHead
 from decoding.drafters.merged import MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
 from decoding.metrics import acceptance_length, summarise
-from decoding.models import LoadedModel
+from decoding.models import LoadedModel, load_model
 from decoding.noise import NoiseStream
 from decoding.records import CycleRecord, PhaseSeconds
 from decoding.sampling import Sampling
@@ -144,33 +155,6 @@ def test_drafts_are_timed_a_cycle_apart_without_the_prompts() -> None:
     times = draft_times(target, drafter, IDS, text, trace)
     assert [len(times[what]) for what in ("first", "level")] == [cycles, cycles * (STEPS - 1)]
     assert min(times["first"] + times["level"]) > 0
-
-
-# --- temperature ------------------------------------------------------------------------------------------
-
-
-def test_a_copy_of_the_target_is_always_right_with_the_noise_and_only_with_it() -> None:
-    """And `rejection` keeps all that it draws. Without the noise the best candidate is the law's mode."""
-    target = tiny_target(spread=0.5, layers=2)
-    drafter = CausalLMDrafter(tiny_target(spread=0.5, layers=2), target, beam_width=5)
-    text = plain_text(target, IDS, TOKENS, Sampling(1.0))
-    counts = temperature.count_coupled(target, drafter, IDS, text, TOKENS, 1.0, NoiseStream(0, IDS))
-    silent = temperature.Silence().gumbel([0, 4], torch.tensor([3, 7]))
-    assert silent.tolist() == [[0.0, 0.0]] * 2
-    assert silent.dtype == NoiseStream(0, IDS).gumbel([0], torch.tensor([3])).dtype
-    assert counts["positions"] == counts["coupled: first"] == counts["coupled: one of four"] == TOKENS
-    assert counts["coupled: accepted 16"] == TOKENS - counts["coupled: cycles 16"]
-    logits = target.forward([*IDS, *text], target.new_cache()).logits_RV[len(IDS) - 1 : -1]
-    order = logits.argsort(dim=-1, descending=True).tolist()
-    ranks = [row.index(token) for row, token in zip(order, text, strict=True)]
-    assert counts["without the noise: first"] == sum(rank < 1 for rank in ranks)
-    assert counts["without the noise: one of four"] == sum(rank < 4 for rank in ranks) < TOKENS
-    assert counts["without the noise: accepted 16"] < counts["coupled: accepted 16"]
-    decoder = SpeculativeDecoder(LoadedModel("tiny", target, None, frozenset()), drafter)
-    drawn = temperature.count_rejection(decoder, IDS, TOKENS, 1.0, 0)
-    assert drawn["rejection: kept 4"] == drawn["rejection: drafted 4"] == 4
-    # Four and a bonus token a cycle; of the last two one is drafted.
-    assert (drawn["rejection: cycles 4"], drawn["rejection: accepted 4"]) == (4, 13)
 
 
 # --- prompts and numbers ----------------------------------------------------------------------------------
@@ -306,12 +290,19 @@ def written(out: Path, name: str, capsys: pytest.CaptureFixture[str]) -> tuple[d
 
 
 def test_two_drafters_stand_side_by_side_and_temperatures_in_one_table(
-    flags: list[str], head: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flags: list[str], folder: Path, head: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = [*flags, "--out", str(tmp_path), "--drafter", str(head)]
     assert draft_quality.main([*more, "--drafter", "ngram"]) == 0
     result, text = written(tmp_path, "draft_quality", capsys)
     assert len(result["texts"]) == 2
+    ids = set(EagleHead.load(head).target_ids_V.tolist())
+    model = load_model(str(folder), "cpu", "float32")
+    prompts = encode(model, [Request("1", ("abcabcab",), None, None, "1")])
+    (ids_of_text,) = texts_of(model, prompts, 0.0, 0, 7)
+    counts = next(row["counts"] for row in result["texts"] if row["question_id"] == "1")
+    known = (counts[f"{head}: known"], counts["ngram: known"])
+    assert known == (sum(token in ids for token in ids_of_text), len(ids_of_text))
     assert {f"ngram: right {STEPS}", f"{head}: cycles 8 x all nodes"} <= result["texts"][0]["counts"].keys()
     for row in ("| chat |", "| language: it |", "| all |", "tau over that of"):
         assert f"{row} {head}" in text
