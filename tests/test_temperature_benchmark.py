@@ -1,4 +1,4 @@
-"""The benchmark of temperatures counts what a copy of the target must get right, with and without the noise."""
+"""The benchmark of temperatures counts what a copy of the target must get right, knowing the noise or not."""
 
 from __future__ import annotations
 
