@@ -249,7 +249,7 @@ class DrafterSettings(Section):
     freeze_output: bool = Field(
         True, description="leave the output rows as they are, the target's own; false: train them too"
     )
-    unroll_steps: int = Field(4, ge=1, le=16, description="draft levels trained on the head's own features")
+    unroll_steps: int = Field(2, ge=1, le=16, description="draft levels trained on the head's own features")
     minutes: float = Field(20.0, gt=0, description="time of the training steps, measuring not counted")
     evaluate_every: int = Field(200, ge=1, description="steps between two measurements on held-out texts")
     patience: Count | None = Field(

@@ -23,7 +23,7 @@ class HeadSettings:
     """
 
     minutes: float = 15.0
-    unroll_steps: int = 4
+    unroll_steps: int = 2
     batch_tokens: int = 1024
     learning_rate: float = 1e-3
     weight_decay: float = 0.05
