@@ -171,14 +171,10 @@ def choice(
         speed = cycles[arm.name].tokens_per_second
         tau = cycles[arm.name].acceptance_length
         lines.append([arm.name, f"{speed:.1f}", f"{speed / plain:.2f}", f"{tau:.2f}"])
-        if (
-            arm.setting
-            and speed > best.get(arm.setting.drafter, {"tokens_per_second": 0})["tokens_per_second"]
-        ):
+        known = best.get(arm.setting.drafter, {"tokens_per_second": 0}) if arm.setting else {}
+        if arm.setting and speed > known["tokens_per_second"]:
             best[arm.setting.drafter] = asdict(arm.setting) | {"tokens_per_second": speed}
-    chosen = ", ".join(
-        f"{kind} {one['draft_depth']}x{one['verification_size']}" for kind, one in best.items()
-    )
+    shapes = {kind: f"{one['draft_depth']}x{one['verification_size']}" for kind, one in best.items()}
     data = {
         "settings": best,
         "questions": sorted({row.question_id for row in observations}),
@@ -186,7 +182,7 @@ def choice(
         "tokens_per_second": {name: one.tokens_per_second for name, one in cycles.items()},
     }
     rows = table("Settings tried", ["depth x size", "tokens/s", "over plain", "tau"], lines)
-    return [rows], [*notes, f"best of each: {chosen}"], data
+    return [rows], [*notes, "best of each: " + ", ".join(map(" ".join, shapes.items()))], data
 
 
 def read_choice(path: Path, head: str, requests: Sequence[Request]) -> dict[str, Setting]:
@@ -307,6 +303,7 @@ def result(
     told = ", ".join(f"{arm} {count}" for arm, count in differ.items())
     notes = [f"texts that differ from plain decoding's (ties): {told}"]
     notes += [gain(arm, *(ratios[what][ALL][arm].value or 0.0 for what in both)) for arm in arms]
+    notes += [f"{arm} over {arms[0]}: {_over(arm, arms[0], observations)}" for arm in arms[1:]]
     stated = {
         what: {name: {arm: asdict(one) for arm, one in row.items()} for name, row in rows.items()}
         for what, rows in ratios.items()
@@ -326,9 +323,13 @@ def _ratios(observations: Sequence[Observation], arms: Sequence[str]) -> Ratios:
     ratios: Ratios = {}
     for name in _categories(observations):
         here = [row for row in observations if name in (ALL, row.category)]
-        found = {arm: compare(arm, PLAIN, here, np.random.default_rng(2)) for arm in arms}
-        ratios[name] = {arm: Estimate(one.ratio, one.low, one.high) for arm, one in found.items()}
+        ratios[name] = {arm: _over(arm, PLAIN, here) for arm in arms}
     return ratios
+
+
+def _over(arm: str, base: str, observations: Sequence[Observation]) -> Estimate:
+    one = compare(arm, base, observations, np.random.default_rng(2))
+    return Estimate(one.ratio, one.low, one.high)
 
 
 def gain(arm: str, looped: float, free: float) -> str:

@@ -250,6 +250,8 @@ def test_only_cycles_that_begin_before_the_loop_count() -> None:
     assert "| chat | 50% | 21% | 2.00 / 1.83 |" in tables[2]
     assert data["texts_differ"] == {"n-gram": 1}
     assert notes[1] == "n-gram: 1.41 with loops, 1.32 without: loops are 22% of its gain"
+    _, notes, _ = drafts.result(observations, raw, ["plain", "n-gram"])
+    assert notes[-1] == "n-gram over plain: 1.41"
     assert drafts.gain("x", 0.9, 0.8) == "x: 0.90 with loops, 0.80 without"
 
 
