@@ -2,7 +2,8 @@
 
 On some prompts (kappa_d, a_d) and then logistic functions of more and more inputs are fitted, on others each
 gives the nodes of the same trees new scores: what do these promise, and what has a draft accepted that is cut
-by them? Shares and ratios are over all positions of the texts.
+by them? Expected and realised lengths are over positions after which the text goes on that far, ratios of
+accepted tokens over all positions.
 
 A node's inputs: log-odds of its calibrated survival; depth; rank among its siblings; margin, by which its
 log survival is above that of the best other sibling; entropy of the draft's row after the root; last fate,
@@ -26,6 +27,7 @@ from scipy.special import log_expit
 
 from benchmarks.prompts import (
     Counted,
+    count,
     encode,
     estimate,
     header,
@@ -36,6 +38,7 @@ from benchmarks.prompts import (
     table,
     texts_of,
     tuning,
+    warmth,
 )
 from configs.command import check_out, exit_code, progress
 from decoding.calibration import Calibration, TemperatureFit
@@ -95,9 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     parser = parser_of("head_scorer", __doc__, max_new_tokens=40)
     parser.add_argument("--drafter", help="a head or language model; default: what decoding uses")
-    parser.add_argument("--beam-width", type=int, default=4)
-    parser.add_argument("--fit", type=int, default=2, metavar="N", help="prompts a category to fit on")
-    parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.6, 1.0])
+    parser.add_argument("--beam-width", type=count, default=4)
+    parser.add_argument("--fit", type=count, default=2, metavar="N", help="prompts a category to fit on")
+    parser.add_argument("--temperatures", nargs="+", type=warmth, default=[0.0, 0.6, 1.0])
     return exit_code(lambda: run(parser.parse_args(given), given), "nothing was written")
 
 
@@ -106,7 +109,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     check_out(options.out)
     whole = load_requests(options.workload)
     requests = measured(whole, options.split, options.per_category)
-    fitted_on = tuning(whole, options.split, requests, options.fit)
+    fitted_on = tuning(whole, options.split, requests, options.fit, "--fit")
     use_threads(options.threads)
     model = load_model(options.target, options.device, options.dtype)
     name = options.drafter or default_drafter(options.target)
@@ -118,7 +121,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     info = header(("head_scorer", arguments), options, model, [drafter], requests)
     tables: list[str] = []
     data: dict[str, Any] = {}
-    for temperature in options.temperatures:
+    for temperature in dict.fromkeys(options.temperatures):
         drafter.calibration = calibration_of(model, drafter, fitted_on, temperature, options)
         seen = recorded(model, drafter, fitted_on, temperature, options, "fitting")
         tests = recorded(model, drafter, requests, temperature, options, "measuring")
@@ -130,7 +133,8 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
         data[str(temperature)] = stated | {"weights": {one: list(found) for one, found in weights.items()}}
     notes = [
         f"fitted on {len(fitted_on)} other prompts; beam {options.beam_width}, depth {STEPS}",
-        "error, loss: of all nodes' path scores; accepted tokens at depth x size over all positions",
+        "error, loss: of all nodes' path scores; accepted tokens at depth x size: expected and realised "
+        "where the text goes on that far, over calibrated at all positions",
     ]
     publish("head_scorer", info, tables, notes, data, options.out)
 

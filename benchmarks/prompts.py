@@ -48,6 +48,24 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
+def count(text: str) -> int:
+    """A flag's whole number, at least 1."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"is {text}, must be a whole number >= 1")
+    return int(text)
+
+
+def warmth(text: str) -> float:
+    """A flag's temperature."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"is {text}, must be a finite number >= 0")
+    return value
+
+
 def parser_of(name: str, about: str | None, max_new_tokens: int) -> Parser:
     """The flags that these benchmarks share."""
     parser = Parser(prog=f"python -m benchmarks.{name}", description=about, allow_abbrev=False)
@@ -57,7 +75,7 @@ def parser_of(name: str, about: str | None, max_new_tokens: int) -> Parser:
     )
     add("--split", choices=("all", "test"), default="test", help="all: for files that nothing was trained on")
     add("--per-category", type=int, help="prompts; default: as many as the smallest category has")
-    add("--max-new-tokens", type=int, default=max_new_tokens)
+    add("--max-new-tokens", type=count, default=max_new_tokens)
     add("--seed", type=int, default=0)
     add("--threads", type=int)
     add("--target", default="smollm2-135m")
@@ -94,12 +112,16 @@ def measured(requests: Sequence[Request], part: str, per_category: int | None) -
 
 
 def tuning(
-    requests: Sequence[Request], part: str, chosen: Sequence[Request], per_category: int
+    requests: Sequence[Request],
+    part: str,
+    chosen: Sequence[Request],
+    per_category: int,
+    flag: str = "--choose",
 ) -> list[Request]:
     """Requests to choose settings on: of the validation split; of `all`, those that are not measured, nor in
     a group with these, nor begin like one."""
     if per_category < 1:
-        raise ValueError(f"--choose is {per_category}, must be >= 1")
+        raise ValueError(f"{flag} is {per_category}, must be >= 1")
     ordered = _shuffled(requests, _PARTS if part == "all" else ("validation",))
     groups, turns = {one.group for one in chosen}, {_turn(one) for one in chosen}
     free = [one for one in ordered if one.group not in groups and _turn(one) not in turns]

@@ -107,6 +107,16 @@ def test_by_command(folder: Path, head: Path, tmp_path: Path, capsys: pytest.Cap
     flags = ["--target", str(folder), "--workload", str(path), "--out", str(tmp_path / "out")]
     more = "--split all --per-category 2 --fit 3 --max-new-tokens 7 --threads 1 --temperatures 0 1"
     flags += more.split()
+    for wrong, says in (
+        ("--fit=0", "argument --fit: is 0, must be a whole number >= 1"),
+        ("--temperatures=nan", "argument --temperatures: is nan, must be a finite number >= 0"),
+        ("--max-new-tokens=0", "argument --max-new-tokens: is 0, must be a whole number >= 1"),
+        ("--beam-width=x", "argument --beam-width: is x, must be a whole number >= 1"),
+    ):
+        assert head_scorer.main([*flags, wrong]) == 2
+        said = capsys.readouterr().err
+        assert says in said
+        assert said.count("\n") == 1
     for name in ("ngram", f"merged:{head}"):
         assert head_scorer.main([*flags, "--drafter", name]) == 2
         assert "has no nodes of its own alone to score" in capsys.readouterr().err
