@@ -96,7 +96,7 @@ def test_a_start_that_cannot_be_gone_on_from_is_one_line(saved: Path) -> None:
     weights = saved / "model.safetensors"
     for folder, of, layers, says in (
         (saved / "none", target(), None, r"drafter config .*none/config.json does not exist"),
-        (saved, other, None, rf"its fingerprint is \w+, that of the target {other.fingerprint()}; train a"),
+        (saved, other, None, rf"its fingerprint is \w+, the target's is {other.fingerprint()}; train a"),
         (
             saved,
             target(),
