@@ -248,9 +248,9 @@ def fit_sets(seen: Sequence[Recorded]) -> Weights:
     inputs_NK, hits_N = np.concatenate(inputs), np.array(hits, dtype=float)
     weights: Weights = {}
     for name, last in SETS.items():
-        count = INPUTS.index(last) + 1
-        found = fit_logistic(inputs_NK[:, :count], hits_N)
-        weights[name] = np.concatenate([found, np.zeros(len(INPUTS) - count)])
+        held = INPUTS.index(last) + 1
+        found = fit_logistic(inputs_NK[:, :held], hits_N)
+        weights[name] = np.concatenate([found, np.zeros(len(INPUTS) - held)])
     return weights
 
 

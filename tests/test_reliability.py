@@ -73,6 +73,12 @@ def test_accepted_lengths_by_hand(depth: int, size: int, expected: float, realis
         accepted_lengths([position((), ())], 2, 1)
 
 
+def test_a_realised_length_is_cut_by_the_size() -> None:
+    """The text takes 6, which is second: among one node it is not."""
+    assert accepted_lengths([position((2,), (6, 3, 3))], 1, 1) == pytest.approx((0.5, 0))
+    assert accepted_lengths([position((2,), (6, 3, 3))], 1, 2) == pytest.approx((0.75, 1))
+
+
 def test_a_look_leaves_out_what_no_text_tells() -> None:
     """A tree of three levels has no lengths at depth 4 and 6; a row has the rest."""
     look = look_at("after", 0.5, [position((1, 3), (5, 7, 2))])
