@@ -30,7 +30,7 @@ def train_drafter(config: Config, out: Path) -> None:
     settings = config.drafter
     threads = use_threads(config.threads)
     # Training needs fp32, whatever the target will decode in.
-    model = load_model(config.model.target, config.model.device, "float32")
+    model = load_model(config.model.target, config.model.device, "float32", "eager")
     check_draft_vocabulary(model, settings.draft_vocabulary)
     start = check_start(model, settings.start_from, _fused_layers(settings))
     trainer = _trainer(model, config, out, threads)

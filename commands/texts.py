@@ -15,7 +15,12 @@ from decoding.text_plans import read_openings
 def write_own_texts(config: Config, out: Path) -> None:
     """Let the target write the texts that its head is trained on, into `out/texts`."""
     threads = use_threads(config.threads)
-    own_texts(load_model(config.model.target, config.model.device, "float32"), config, out / "texts", threads)
+    own_texts(
+        load_model(config.model.target, config.model.device, "float32", "eager"),
+        config,
+        out / "texts",
+        threads,
+    )
     print(f"wrote {out / 'texts'}: train on it with --set drafter.corpus={out / 'texts'}")
 
 

@@ -47,6 +47,7 @@ class SpeculativeDecoder:
         controller: Controller | None = None,
         dtype: str | torch.dtype = "auto",
         device: str | torch.device = "auto",
+        path: str = "auto",
         beam_width: int = 4,
         min_match: int = 2,
         lookup_depth: int = 6,
@@ -58,13 +59,13 @@ class SpeculativeDecoder:
             drafter: `ngram`, shipped head, folder or hub id, `composite`, `merged`; None = the head shipped
                 for the built-in model, lookup for any other.
             controller: who decides depth and size; None = the drafter's usual fixed setting.
-            dtype, device: see design: `auto` chooses.
+            dtype, device, path: see `load_model`.
             beam_width, min_match, lookup_depth: see `load_drafter`.
 
         Raises:
             ValueError: one line that names what is missing, and the way out.
         """
-        model = load_model(target, device, dtype)
+        model = load_model(target, device, dtype, path)
         name = default_drafter(target) if drafter is None else drafter
         return cls(model, load_drafter(name, model, beam_width, min_match, lookup_depth), controller)
 

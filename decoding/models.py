@@ -16,6 +16,9 @@ from decoding.machine import resolve_device, resolve_dtype
 from decoding.target import TargetModel
 
 
+PATHS = ("auto", "fast", "eager")
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A target with its tokenizer and its generation config's end-of-text ids."""
@@ -32,12 +35,23 @@ class LoadedModel:
 
 
 def load_model(
-    name: str, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto"
+    name: str,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    path: str = "auto",
 ) -> LoadedModel:
     """Load `name`: `smollm2-135m`, a folder, a `.gguf` file, or a hub id such as `org/model`.
 
+    Args:
+        name: see above.
+        device, dtype: `auto` = CUDA if there is one; see `resolve_dtype`.
+        path: `fast` = native code runs the target on the CPU, see `TargetModel.use_fast_path`; `eager` =
+            transformers does; `auto` = fast where it can be.
+
     Raises ValueError with one line that says what is missing and where to get it.
     """
+    if path not in PATHS:
+        raise ValueError(f"path is {path!r}, must be one of {', '.join(PATHS)}")
     place = resolve_device(device)
     kind = resolve_dtype(dtype, place)
     source, options = _source(name)
@@ -63,6 +77,9 @@ def load_model(
         )
     model.eval().requires_grad_(False)
     target = TargetModel(model.to(place))
+    if path == "fast" or (path == "auto" and place.type == "cpu" and target.dtype == torch.float32):
+        if not target.use_fast_path() and path == "fast":
+            raise ValueError(f"model {name} cannot take the fast path: {target.slow_reason}; use path eager")
     return LoadedModel(name, target, tokenizer, _end_ids(model, tokenizer))
 
 

@@ -20,8 +20,14 @@ import torch
 from torch import nn
 
 from decoding.artifacts import fingerprint_weights
+from decoding.fast_forward import FastForward, SlotCache
 from decoding.kv_cache import TargetCache
 from decoding.linear import speed_up_few_rows
+from decoding.native import NoNativeCode
+from decoding.packed import NoFastPath, PackedStack
+
+# Largest difference of a logit between the two paths, as a share of the largest logit; seen: a few 1e-6.
+_AGREEMENT = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,10 @@ class TargetModel:
         model: a transformers causal LM in evaluation mode; every layer must use full attention.
         fused_layers: indices of the hidden states to capture, in the numbering of transformers
             (0 = embeddings, i = output of layer i - 1); empty = none.
+
+    Attributes:
+        fast: runs `forward` in native code, see `use_fast_path`; None = transformers does, the eager path.
+        slow_reason: why `use_fast_path` left it at the eager one; empty if it did not, or was not asked.
     """
 
     def __init__(self, model: Any, fused_layers: Sequence[int] = ()) -> None:
@@ -65,6 +75,8 @@ class TargetModel:
         self.context_limit: int = self.config.max_position_embeddings
         names = inspect.signature(type(model).forward).parameters
         self.cache_name = "cache" if "cache" in names else "past_key_values"
+        self.fast: FastForward | None = None
+        self.slow_reason = ""
         self._captured: dict[int, torch.Tensor] = {}
         self._hooks: list[Any] = []
         self.fused_layers: tuple[int, ...] = ()
@@ -83,6 +95,28 @@ class TargetModel:
             for index in sorted(set(fused_layers))
         ]
         self.fused_layers = tuple(fused_layers)
+        if self.fast is not None:
+            self.fast = FastForward(self.fast.packed, self.fused_layers)
+
+    def use_fast_path(self) -> bool:
+        """Let native code run `forward` from now on, if this model and machine allow it; else `slow_reason`
+        says why not. The weights are packed once more in memory: later changes of the model's own do not
+        count."""
+        try:
+            fast = FastForward(PackedStack.of_model(self.model), self.fused_layers)
+        except (NoFastPath, NoNativeCode) as error:
+            self.slow_reason = str(error)
+            return False
+        ids = [token % self.vocabulary_size for token in (1, 11, 111, 1111, 11111)]
+        wanted = self.forward(ids, TargetCache(self.config.num_hidden_layers)).logits_RV
+        got, _ = fast.forward(ids, np.arange(len(ids)), fast.new_cache())
+        apart = float((got - wanted).abs().max() / wanted.abs().max())
+        if not apart <= _AGREEMENT:
+            # A family member with a layer of its own: better slow than wrong.
+            self.slow_reason = f"its logits there are off by {apart:.0e} of the largest"
+            return False
+        self.fast, self.slow_reason = fast, ""
+        return True
 
     def _keeper(self, index: int) -> Any:
         def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
@@ -96,15 +130,17 @@ class TargetModel:
         embeddings: nn.Module = self.model.get_input_embeddings()
         return embeddings
 
-    def new_cache(self) -> TargetCache:
+    def new_cache(self) -> TargetCache | SlotCache:
         """An empty cache for one request."""
+        if self.fast is not None:
+            return self.fast.new_cache()
         return TargetCache(self.config.num_hidden_layers)
 
     @torch.inference_mode()
     def forward(
         self,
         token_ids: Sequence[int],
-        cache: TargetCache,
+        cache: TargetCache | SlotCache,
         parents: np.ndarray | None = None,
         depths: np.ndarray | None = None,
         last_logits_only: bool = False,
@@ -115,7 +151,7 @@ class TargetModel:
         Args:
             token_ids: R ids. With `parents`, row 0 is the root and the others drafted nodes in an order in
                 which parents come first; without, R consecutive tokens.
-            cache: holds L positions, extended in place.
+            cache: holds L positions, extended in place; from `new_cache` of the path that runs now.
             parents: int (R,), the row of each row's parent, -1 for the root.
             depths: int (R,), 0 for the root; with `mask_RK`, each row's position counted from that of the
                 first of the K keys.
@@ -127,14 +163,22 @@ class TargetModel:
         assert mask_RK is None or (parents is None and depths is not None), "a mask goes with depths alone"
         base = cache.length
         rows = len(token_ids)
+        if parents is not None and depths is not None and rows > 1:
+            mask_RK = tree_attention_mask(parents)
+        if isinstance(cache, SlotCache):
+            assert self.fast is not None, "a cache of the fast path on the eager one"
+            before = base + rows - (rows if mask_RK is None else mask_RK.shape[1])
+            positions = np.arange(base, base + rows) if depths is None else depths + before
+            logits_RV, features = self.fast.forward(
+                token_ids, positions, cache, mask_RK=mask_RK, last_logits_only=last_logits_only
+            )
+            return TargetOutput(logits_RV, features)
         inputs: dict[str, Any] = {
             "input_ids": torch.tensor([list(token_ids)], device=self.device),
             self.cache_name: cache,
             "use_cache": True,
             "logits_to_keep": 1 if last_logits_only else 0,
         }
-        if parents is not None and depths is not None and rows > 1:
-            mask_RK = tree_attention_mask(parents)
         if mask_RK is not None and depths is not None:
             before = base + rows - mask_RK.shape[1]
             # A chain's row sees everything: attention without a mask is the faster one.

@@ -24,6 +24,7 @@ from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.eagle_head import EagleConfig, EagleHead
 from decoding.drafters.merged import MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
+from decoding.fast_forward import SlotCache
 from decoding.kv_cache import TargetCache
 from decoding.target import TargetModel, TargetOutput
 
@@ -134,13 +135,14 @@ class _RememberingTarget(TargetModel):
     def forward(
         self,
         token_ids: Sequence[int],
-        cache: TargetCache,
+        cache: TargetCache | SlotCache,
         parents: np.ndarray | None = None,
         depths: np.ndarray | None = None,
         last_logits_only: bool = False,
         mask_RK: np.ndarray | None = None,
     ) -> TargetOutput:
         """See `TargetModel.forward`."""
+        assert isinstance(cache, TargetCache), "the tiny worlds are in fp64, on the eager path"
         before = cache.length
         content = tuple(part.numpy().tobytes() for layer in self._held(cache) for part in layer)
         arrays = tuple(None if array is None else array.tobytes() for array in (parents, depths, mask_RK))

@@ -17,6 +17,7 @@ from decoding.controller import Controller, DraftView, FixedController
 from decoding.drafters.base import Drafter
 from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.ngram import NgramDrafter
+from decoding.kv_cache import TargetCache
 from decoding.records import CycleRecord
 from decoding.sampling import Sampling
 from decoding.session import Session
@@ -243,6 +244,8 @@ def test_cache_content_is_that_of_a_fresh_prefill(branches: int) -> None:
         fresh = target().new_cache()
         target().forward(session.committed[:-1], fresh)
         length = session.cache.length
+        assert isinstance(session.cache, TargetCache)
+        assert isinstance(fresh, TargetCache)
         for ours, theirs in zip(session.cache.layers, fresh.layers, strict=True):
             for part in ("_keys_BGTD", "_values_BGTD"):
                 kept = getattr(ours.buffer, part)[:, :, :length]

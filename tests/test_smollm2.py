@@ -47,6 +47,7 @@ class Request:
     def prefill(self, session: Session) -> None:
         """Stands in for the session's own prefill."""
         length = len(self.prompt) - 1
+        assert isinstance(session.cache, TargetCache)
         for mine, its in zip(self.cache.layers, session.cache.layers, strict=True):
             keys, values = mine.buffer._keys_BGTD, mine.buffer._values_BGTD
             its.buffer.append(keys[:, :, :length], values[:, :, :length])
@@ -77,7 +78,7 @@ class World:
 @pytest.fixture(scope="module")
 def world() -> World:
     """The model with 20 prompts over all categories, their prefills and their plain texts."""
-    model = load_model(builtin.NAME, "cpu", "float32")
+    model = load_model(builtin.NAME, "cpu", "float32", "eager")
     head = load_drafter(HEAD, model)
     requests = []
     for line in MIXED.read_text(encoding="utf-8").splitlines()[::6]:
@@ -86,6 +87,7 @@ def world() -> World:
             model.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         )
         cache = model.target.new_cache()
+        assert isinstance(cache, TargetCache)
         output = model.target.forward(prompt[:-1], cache, last_logits_only=True)
         requests.append(Request(prompt, cache, output.features_RF))
     world = World(model, head, requests)

@@ -64,7 +64,8 @@ def drafted_state(
         state.next_logits()
         state.append(token, -float(level))
     state.next_logits()
-    return state._states_RH[0].clone()
+    assert state._rows is not None
+    return state._rows.states_RH[0].clone()
 
 
 def test_a_batch_holds_what_the_decoder_will_feed_the_head() -> None:

@@ -6,7 +6,9 @@ Legend: R rows, H hidden size, F = 3H, V draft vocabulary, T the target's vocabu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -15,9 +17,12 @@ from decoding.calibration import Calibration, scorer_at, with_calibration
 from decoding.drafters.base import DraftState
 from decoding.drafters.beam import Beam
 from decoding.drafters.eagle_head import EagleHead, attend
+from decoding.fast_forward import FastForward, SlotCache
 from decoding.kv_cache import KVBuffer
 from decoding.linear import speed_up_few_rows
+from decoding.native import NoNativeCode
 from decoding.noise import NoiseStream
+from decoding.packed import NoFastPath, PackedProduct, PackedStack
 from decoding.tree import DraftTree
 
 _NO_LIMIT = 1 << 30
@@ -58,6 +63,27 @@ class EagleDrafter:
         self.target_ids_V = self.head.target_ids_V
         self.calibration: Calibration | None = None
         self.device = device
+        self.fast: FastForward | None = None
+        self._fuse: nn.Module | PackedProduct = self.head.fc
+
+    def use_fast_path(self) -> bool:
+        """Let native code run the head's layer, where its sizes and the machine allow it. On the CPU in
+        fp32; the weights are packed once more: later changes of the head do not count."""
+        try:
+            self.fast = FastForward(PackedStack.of_head(self.head, self.embeddings), capture=(1,))
+            self._fuse = PackedProduct(self.head.fc.weight)
+        except (NoFastPath, NoNativeCode):
+            return False
+        return True
+
+    def fuse(self, features_RF: torch.Tensor) -> torch.Tensor:
+        """States (R, H) of the target's features."""
+        states_RH: torch.Tensor = self._fuse(features_RF)
+        return states_RH
+
+    def new_cache(self) -> KVBuffer | SlotCache:
+        """An empty cache for one request."""
+        return KVBuffer() if self.fast is None else self.fast.new_cache()
 
     def start(self, noise: NoiseStream, temperature: float, prompt_length: int) -> EagleState:
         return EagleState(self, noise, temperature, prompt_length)
@@ -70,6 +96,14 @@ class EagleDrafter:
     def fingerprint(self) -> str:
         # The beam width is a setting that a policy is trained with: it shapes what the policy sees.
         return with_calibration(f"{self.head_fingerprint}-beam{self.beam_width}", self.calibration)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The head's states (R, H) and their logits (R, V)."""
+
+    states_RH: torch.Tensor
+    logits_RV: torch.Tensor
 
 
 class EagleState(DraftState):
@@ -86,17 +120,17 @@ class EagleState(DraftState):
         self._head = drafter.head
         self._noise = noise
         self._scorer = scorer_at(drafter.calibration, temperature)
-        self._cache = KVBuffer()
+        self._cache = drafter.new_cache()
         self._pairs = 0
         self._pending: list[tuple[list[int], torch.Tensor]] = []
         self._pending_rows = 0
         self._committed = 0
         self._prompt_length = prompt_length
         self._root_token = -1
-        self._root_state_1H: torch.Tensor | None = None
+        self._root: _Rows | None = None
         self.beam: Beam | None = None
-        # The states that the last level, or the chain's last token, was drafted from.
-        self._states_RH = torch.empty(0)
+        # What the last level, or the chain's last token, was drafted from.
+        self._rows: _Rows | None = None
         self._next_logits_T: torch.Tensor | None = None
 
     def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
@@ -126,22 +160,22 @@ class EagleState(DraftState):
     @torch.inference_mode()
     def extend(self) -> bool:
         assert self.beam is not None, "extend before begin"
-        if not self._step():
+        rows = self._step()
+        if rows is None:
             return False
         index = self._committed - self._prompt_length + self.beam.tree.depth
         ids_V = self._drafter.target_ids_V
-        logits_RV = self._head.logits(self._states_RH)
         level = self.beam.tree.depth + 1
-        self.beam.grow(self._scorer.log_survival(logits_RV, level, self._noise, index, ids_V), ids_V)
+        survival_RV = self._scorer.log_survival(rows.logits_RV, level, self._noise, index, ids_V)
+        self.beam.grow(survival_RV, ids_V)
         return True
 
     @torch.inference_mode()
     def next_logits(self) -> torch.Tensor | None:
         assert self.beam is not None, "next_logits before begin"
-        if self._next_logits_T is None and self._step():
-            logits_V = self._head.logits(self._states_RH)[0]
-            logits_T = logits_V.new_full((self._head.config.vocab_size,), -torch.inf)
-            logits_T[self._drafter.target_ids_V] = logits_V
+        if self._next_logits_T is None and (rows := self._step()) is not None:
+            logits_T = rows.logits_RV.new_full((self._head.config.vocab_size,), -torch.inf)
+            logits_T[self._drafter.target_ids_V] = rows.logits_RV[0]
             self._next_logits_T = logits_T
         return self._next_logits_T
 
@@ -151,17 +185,15 @@ class EagleState(DraftState):
         self.beam.append(token_id, score)
         self._next_logits_T = None
 
-    def _step(self) -> bool:
-        """Compute the states that the next level or token is drafted from; False if there is nothing."""
+    def _step(self) -> _Rows | None:
+        """Compute what the next level or token is drafted from; None if there is nothing."""
         assert self.beam is not None
         if self.beam.tree.depth:
-            self._states_RH = self._advance(self.beam)
-            return True
-        self._digest()
-        if self._root_state_1H is None:
-            return False
-        self._states_RH = self._root_state_1H
-        return True
+            self._rows = self._advance(self.beam)
+        else:
+            self._digest()
+            self._rows = self._root
+        return self._rows
 
     @torch.inference_mode()
     def _digest(self) -> None:
@@ -172,36 +204,53 @@ class EagleState(DraftState):
         features_RF = torch.cat([features for _, features in self._pending])
         self._pending.clear()
         self._pending_rows = 0
-        rows, device = len(tokens), self._drafter.device
-        states = self._head.fc(features_RF.to(device))
-        positions = torch.arange(self._pairs, self._pairs + rows, device=device)
-        mask_RK = None
-        if rows > 1:
-            keys = torch.arange(self._pairs + rows, device=device)
-            mask_RK = keys[None, :] <= positions[:, None]
-        out_RH = self._layer(tokens, states, positions, mask_RK)
-        self._pairs += rows
-        self._root_state_1H = out_RH[-1:]
+        states_RH = self._drafter.fuse(features_RF.to(self._drafter.device))
+        positions_R = np.arange(self._pairs, self._pairs + len(tokens))
+        self._root = self._layer(tokens, states_RH, positions_R, None)
+        self._pairs += len(tokens)
+
+    def _advance(self, beam: Beam) -> _Rows:
+        """The frontier's nodes, each seeing the committed pairs and its own ancestors."""
+        assert self._rows is not None
+        mask_RK = beam.advance()
+        positions_R = np.full(len(mask_RK), self._pairs + beam.tree.depth - 1)
+        parents = torch.tensor(beam.parent_rows, device=self._drafter.device)
+        return self._layer(beam.tokens, self._rows.states_RH[parents], positions_R, mask_RK)
 
     def _layer(
         self,
         tokens: list[int],
         states_RH: torch.Tensor,
-        positions_R: torch.Tensor,
-        mask_RK: torch.Tensor | None,
-    ) -> torch.Tensor:
-        layer = self._head.midlayer
-        embedded = self._drafter.embeddings(torch.tensor([tokens], device=self._drafter.device))
-        queries, keys, values = layer.project(embedded, states_RH[None], positions_R)
+        positions_R: np.ndarray,
+        mask_RK: np.ndarray | None,
+    ) -> _Rows:
+        """Run rows on top of the cache. `mask_RK` is over the last K cache rows, and those before it are
+        open; None = the rows are consecutive pairs, of which the last alone is returned."""
+        if isinstance(self._cache, SlotCache):
+            assert self._drafter.fast is not None
+            logits_RV, out_RH = self._drafter.fast.forward(
+                tokens,
+                positions_R,
+                self._cache,
+                mask_RK=mask_RK,
+                states_RH=states_RH,
+                last_logits_only=mask_RK is None,
+            )
+            assert out_RH is not None, "the head captures its layer"
+            return _Rows(out_RH if mask_RK is not None else out_RH[-1:], logits_RV)
+        device, layer = self._drafter.device, self._head.midlayer
+        embedded = self._drafter.embeddings(torch.tensor([tokens], device=device))
+        positions = torch.from_numpy(positions_R).to(device)
+        queries, keys, values = layer.project(embedded, states_RH[None], positions)
         keys, values = self._cache.append(keys, values)
-        return layer.finish(states_RH[None], attend(queries, keys, values, mask_RK))[0]
-
-    def _advance(self, beam: Beam) -> torch.Tensor:
-        """States of the frontier's nodes, each seeing the committed pairs and its own ancestors."""
-        seen_RK = torch.from_numpy(beam.advance())
-        rows, device = len(seen_RK), self._drafter.device
-        committed = torch.ones((rows, self._pairs), dtype=torch.bool)
-        mask_RK = torch.cat([committed, seen_RK], dim=1).to(device)
-        positions_R = torch.full((rows,), self._pairs + beam.tree.depth - 1, device=device)
-        states_RH = self._states_RH[torch.tensor(beam.parent_rows, device=device)]
-        return self._layer(beam.tokens, states_RH, positions_R, mask_RK)
+        length, rows = self._cache.length, len(tokens)
+        seen = None
+        if mask_RK is not None:
+            before = torch.ones((rows, length - mask_RK.shape[1]), dtype=torch.bool)
+            seen = torch.cat([before, torch.from_numpy(mask_RK)], dim=1).to(device)
+        elif rows > 1:
+            seen = torch.arange(length, device=device)[None, :] <= positions[:, None]
+        out_RH = layer.finish(states_RH[None], attend(queries, keys, values, seen))[0]
+        if mask_RK is None:
+            out_RH = out_RH[-1:]
+        return _Rows(out_RH, self._head.logits(out_RH))

@@ -155,6 +155,11 @@ class EagleAttention(nn.Module):
         cos, sin = angles.cos().to(q.dtype), angles.sin().to(q.dtype)
         return _rotate(q, cos, sin), _rotate(k, cos, sin), v
 
+    def angles(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines (T, D / 2), float64, of the first T = `positions` positions, on the CPU."""
+        angles = torch.arange(positions, dtype=torch.float64)[:, None] * self._frequencies.cpu()
+        return angles.cos(), angles.sin()
+
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     first, second = x.chunk(2, dim=-1)

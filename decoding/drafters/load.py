@@ -110,6 +110,8 @@ def _load_head(name: str, model: LoadedModel, beam_width: int, calibrated: bool)
     if misfit := head.config.misfit(target):
         raise ValueError(f"drafter {name} belongs to another target than {model.name}: {misfit}")
     drafter = EagleDrafter(head, target.embeddings, target.device, target.dtype, beam_width, name)
+    if target.fast is not None:
+        drafter.use_fast_path()
     if calibrated:
         drafter.calibration = _calibration_of(folder, drafter, target)
     return drafter
@@ -173,7 +175,8 @@ def _is_language_model(config_file: Path) -> bool:
 def _load_causal_lm(name: str, model: LoadedModel, beam_width: int) -> CausalLMDrafter:
     target = model.target
     try:
-        drafter = load_model(name, target.device, target.dtype)
+        path = "eager" if target.fast is None else "auto"
+        drafter = load_model(name, target.device, target.dtype, path)
     except ValueError as error:
         raise ValueError(f"drafter {name}: {error}") from error
     check_same_tokens(name, drafter, model)

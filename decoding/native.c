@@ -1,0 +1,428 @@
+/* One forward of a stack of Llama layers for a few rows, on a CPU, in fp32.
+
+Compiled once a machine by native.py, called from fast_forward.py. What decoding needs and BLAS does not give:
+  - A forward of few rows is bound by reading the weights. They lie packed in the order in which they are read; where
+    every weight is a bf16 number (as in most checkpoints), two of them share 32 bits, which halves the reading and
+    changes no value.
+  - The arithmetic of a row does not depend on which rows come with it, nor on the slots that its ancestors have in the
+    cache: every sum runs over the same numbers in the same order. So a row of a verified tree has, bit for bit, the
+    logits that plain decoding computes there.
+
+Legend: R rows, H hidden size, K length of a sum, A attention heads, G key/value heads, D head size, T cache slots.
+A panel is PANEL neighbouring outputs of a product, or PANEL neighbouring slots of the key cache.
+*/
+
+#include <math.h>
+#include <omp.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifndef LANES
+#ifdef __AVX512F__
+#define LANES 16
+#else
+#define LANES 8
+#endif
+#endif
+#define PANEL (2 * LANES)
+#define TILE 6 /* rows: 12 sums, 2 vectors of weights and 1 input fill the 16 registers of AVX2 */
+#define ALWAYS static inline __attribute__((always_inline))
+
+typedef float vf __attribute__((vector_size(LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(LANES * 4)));
+typedef float vfu __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef uint32_t vuu __attribute__((vector_size(LANES * 4), aligned(4)));
+
+/* The fields of these are native.py's too. */
+typedef struct {
+    const void *qkv, *out, *gate_up, *down; /* packed, see pack() */
+    const float *qkv_bias, *out_bias;       /* null where there is none */
+    const float *attention_norm, *mlp_norm; /* (H) */
+} Layer;
+
+typedef struct {
+    const Layer *layers;
+    const float *embeddings;      /* (vocabulary, H) */
+    const float *embedding_norm;  /* (H) in an EAGLE head, whose layer reads [embedding, state]; else null */
+    const float *final_norm;      /* (H) */
+    const void *logits;           /* packed */
+    int64_t layer_count, hidden, intermediate, heads, kv_heads, head_dim, vocabulary; /* padded to whole panels */
+    int32_t half_layers, half_logits; /* whether the packed weights are pairs of bf16 numbers */
+    float eps;
+} Stack;
+
+typedef struct {
+    float *keys;   /* (layers, G, T / PANEL, D, PANEL) */
+    float *values; /* (layers, G, T, D) */
+    int64_t slots; /* T, a multiple of PANEL */
+} Slots;
+
+typedef struct {
+    const int64_t *tokens;    /* (R) */
+    const int64_t *positions; /* (R) */
+    const float *states;      /* (R, H), the layers' input, in place of the tokens' embeddings; null = these */
+    const uint8_t *mask;      /* (R, seen): which of the last `seen` slots a row attends to; null = all up to its own */
+    const float *cos, *sin;   /* (positions, D / 2) */
+    float *captured;          /* (R, capture_count * H): outputs of the layers in `capture`, 1 = the first; or null */
+    const int64_t *capture;
+    float *logits;            /* (R or 1, vocabulary) */
+    float *workspace;         /* workspace_floats() */
+    int64_t rows, length, seen, capture_count;
+    int32_t last_logits_only, threads;
+} Call;
+
+/* m <= TILE rows times one panel: y[r][j] = sum over k of x[r][k] w[k][j], each sum in ascending k. */
+ALWAYS void tile(const int m, const int half, const float *x, int64_t ldx, int64_t depth, const float *w, int64_t ldw,
+                 float *y, int64_t ldy, int add) {
+    vf left[TILE], right[TILE];
+    for (int r = 0; r < m; r++) left[r] = right[r] = (vf){0};
+    for (int64_t k = 0; k < depth; k++) {
+        vf w0, w1;
+        if (half) { /* the upper halves of 32 bits are the second vector, as bf16 is a truncated fp32 */
+            vuu pair = *(const vuu *)(w + k * ldw);
+            w0 = (vf)(pair << 16);
+            w1 = (vf)(pair & 0xffff0000u);
+        } else {
+            w0 = *(const vfu *)(w + k * ldw);
+            w1 = *(const vfu *)(w + k * ldw + LANES);
+        }
+        for (int r = 0; r < m; r++) {
+            float input = x[r * ldx + k];
+            left[r] += input * w0;
+            right[r] += input * w1;
+        }
+    }
+    for (int r = 0; r < m; r++) {
+        vfu *out = (vfu *)(y + r * ldy);
+        out[0] = add ? out[0] + left[r] : left[r];
+        out[1] = add ? out[1] + right[r] : right[r];
+    }
+}
+
+ALWAYS void tiles(const int half, const float *x, int64_t ldx, int64_t rows, int64_t depth, const float *w, int64_t ldw,
+                  float *y, int64_t ldy, int add) {
+    int64_t blocks = (rows + TILE - 1) / TILE, done = 0;
+    for (int64_t left = blocks; left > 0; left--) { /* even blocks: 8 rows are 4 + 4, since 6 + 2 would take longer */
+        int64_t m = (rows - done) / left;
+        const float *from = x + done * ldx;
+        float *to = y + done * ldy;
+        switch (m) {
+            case 1: tile(1, half, from, ldx, depth, w, ldw, to, ldy, add); break;
+            case 2: tile(2, half, from, ldx, depth, w, ldw, to, ldy, add); break;
+            case 3: tile(3, half, from, ldx, depth, w, ldw, to, ldy, add); break;
+            case 4: tile(4, half, from, ldx, depth, w, ldw, to, ldy, add); break;
+            case 5: tile(5, half, from, ldx, depth, w, ldw, to, ldy, add); break;
+            default: tile(6, half, from, ldx, depth, w, ldw, to, ldy, add);
+        }
+        done += m;
+    }
+}
+
+/* All rows times panel number p of packed weights (K, PANEL). */
+static void panel_product(int half, const float *x, int64_t ldx, int64_t rows, int64_t depth, const void *w, int64_t p,
+                          float *y, int64_t ldy, int add) {
+    if (half)
+        tiles(1, x, ldx, rows, depth, (const float *)w + p * depth * LANES, LANES, y, ldy, add);
+    else
+        tiles(0, x, ldx, rows, depth, (const float *)w + p * depth * PANEL, PANEL, y, ldy, add);
+}
+
+/* e^x within 2 ulp: 2^n times a polynomial (Cephes' expf); 0 below -87, held above 88. */
+ALWAYS vf exponential(vf x) {
+    vi small = x < -87.0f;
+    vf held = (vf)(((vi)x & ~small) | ((vi)(vf){0} & small));
+    vi large = held > 88.0f;
+    held = (vf)(((vi)held & ~large) | ((vi)((vf){0} + 88.0f) & large));
+    vf scaled = held * 1.44269504f;
+    vf half = (vf)(((vi)scaled & (int32_t)0x80000000) | (vi)((vf){0} + 0.5f)); /* rounds to the nearest either side of 0 */
+    vi n = __builtin_convertvector(scaled + half, vi);
+    vf whole = __builtin_convertvector(n, vf);
+    vf r = held - whole * 0.693359375f + whole * 2.12194440e-4f;
+    vf p = (vf){0} + 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return (vf)((vi)(p * (vf)((n + 127) << 23)) & ~small);
+}
+
+ALWAYS float lane_sum(vf x) {
+    float sum = 0;
+    for (int lane = 0; lane < LANES; lane++) sum += x[lane];
+    return sum;
+}
+
+/* Root-mean-square norm of a row. */
+static void rms_norm(const float *x, const float *weight, float eps, int64_t size, float *y) {
+    vf squares = {0};
+    for (int64_t i = 0; i < size; i += LANES) {
+        vf v = *(const vfu *)(x + i);
+        squares += v * v;
+    }
+    float scale = 1.0f / sqrtf(lane_sum(squares) / (float)size + eps);
+    for (int64_t i = 0; i < size; i += LANES)
+        *(vfu *)(y + i) = *(const vfu *)(weight + i) * (*(const vfu *)(x + i) * scale);
+}
+
+static void rotate(float *x, const float *cos, const float *sin, int64_t half) {
+    for (int64_t i = 0; i < half; i++) {
+        float first = x[i], second = x[i + half];
+        x[i] = first * cos[i] - second * sin[i];
+        x[i + half] = second * cos[i] + first * sin[i];
+    }
+}
+
+/* Turn queries and keys of a row to its position; put its keys and values into their slot. */
+static void place_row(const Stack *s, const Call *c, const Slots *slots, int64_t layer, int64_t row, float *qkv) {
+    int64_t d = s->head_dim, slot = c->length + row;
+    const float *cos = c->cos + c->positions[row] * (d / 2), *sin = c->sin + c->positions[row] * (d / 2);
+    for (int64_t head = 0; head < s->heads + s->kv_heads; head++) rotate(qkv + head * d, cos, sin, d / 2);
+    for (int64_t g = 0; g < s->kv_heads; g++) {
+        const float *key = qkv + (s->heads + g) * d, *value = key + s->kv_heads * d;
+        int64_t lot = layer * s->kv_heads + g;
+        float *panel = slots->keys + (lot * slots->slots + slot / PANEL * PANEL) * d + slot % PANEL;
+        for (int64_t i = 0; i < d; i++) panel[i * PANEL] = key[i];
+        memcpy(slots->values + (lot * slots->slots + slot) * d, value, d * sizeof(float));
+    }
+}
+
+/* Softmax over n scores, scaled first; writes e^(score - max) and returns their sum. Room for a whole vector after n. */
+static float softmax_terms(float *scores, int64_t n, float scale) {
+    for (int64_t i = n; i % LANES; i++) scores[i] = -INFINITY;
+    float most = -INFINITY;
+    for (int64_t i = 0; i < n; i++) most = scores[i] > most ? scores[i] : most;
+    vf sum = {0};
+    for (int64_t i = 0; i < n; i += LANES) {
+        vf term = exponential((*(vfu *)(scores + i) - most) * scale);
+        *(vfu *)(scores + i) = term;
+        sum += term;
+    }
+    return lane_sum(sum);
+}
+
+/* Attention of the query heads that share key/value head g, for one row. `out` is (A, D). */
+static void attend(const Stack *s, const Call *c, const Slots *slots, int64_t layer, int64_t row, int64_t g,
+                   const float *qkv, float *scores, int64_t lds, float *out) {
+    int64_t d = s->head_dim, group = s->heads / s->kv_heads, lot = layer * s->kv_heads + g;
+    const float *keys = slots->keys + lot * slots->slots * d, *values = slots->values + lot * slots->slots * d;
+    const float *queries = qkv + g * group * d;
+    /* Slots that the row sees: all below `open`, then those that its mask names. */
+    int64_t first = c->length + c->rows - c->seen, open = c->length + row + 1, end = open;
+    const uint8_t *mask = c->mask ? c->mask + row * c->seen : 0;
+    if (mask) {
+        for (open = 0; open < c->seen && mask[open];) open++;
+        open += first;
+        for (end = c->seen; end > 0 && !mask[end - 1];) end--;
+        end += first;
+    }
+    for (int64_t p = 0; p * PANEL < end; p++)
+        tiles(0, queries, d, group, d, keys + p * PANEL * d, PANEL, scores + p * PANEL, lds, 0);
+    out += g * group * d;
+    for (int64_t h = 0; h < group; h++) {
+        /* Close the gaps: then the row's terms stand, and are summed, as in a text without the other rows. */
+        int64_t n = open;
+        for (int64_t slot = open; slot < end; slot++)
+            if (mask[slot - first]) scores[h * lds + n++] = scores[h * lds + slot];
+        out[h * d] = softmax_terms(scores + h * lds, n, 1.0f / sqrtf((float)d));
+    }
+    float sums[group];
+    for (int64_t h = 0; h < group; h++) sums[h] = out[h * d];
+    for (int64_t i = 0; i < d; i += PANEL)
+        tiles(0, scores, lds, group, open, values + i, d, out + i, d, 0);
+    for (int64_t h = 0; h < group; h++) {
+        int64_t n = open;
+        for (int64_t slot = open; slot < end; slot++)
+            if (mask[slot - first]) {
+                float weight = scores[h * lds + n++];
+                for (int64_t i = 0; i < d; i += LANES)
+                    *(vfu *)(out + h * d + i) += weight * *(const vfu *)(values + slot * d + i);
+            }
+        for (int64_t i = 0; i < d; i += LANES) *(vfu *)(out + h * d + i) /= sums[h];
+    }
+}
+
+/* One panel of SwiGLU: silu(gate) * up. `both` holds 2 R PANEL floats. */
+static void gated_panel(const Stack *s, const Layer *layer, const float *x, int64_t rows, int64_t p, float *both,
+                        float *y) {
+    int64_t h = s->hidden, i = s->intermediate;
+    panel_product(s->half_layers, x, h, rows, h, layer->gate_up, p, both, PANEL, 0);
+    panel_product(s->half_layers, x, h, rows, h, layer->gate_up, p + i / PANEL, both + rows * PANEL, PANEL, 0);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < PANEL; j += LANES) {
+            vf gate = *(vfu *)(both + r * PANEL + j), up = *(vfu *)(both + (rows + r) * PANEL + j);
+            *(vfu *)(y + r * i + p * PANEL + j) = gate / (1.0f + exponential(-gate)) * up;
+        }
+}
+
+static void add_bias(const float *bias, int64_t p, int64_t rows, float *y, int64_t ldy) {
+    if (bias)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t j = 0; j < PANEL; j++) y[r * ldy + j] += bias[p * PANEL + j];
+}
+
+static float *captured_row(const Stack *s, const Call *c, int64_t row, int64_t f) {
+    return c->captured + (row * c->capture_count + f) * s->hidden;
+}
+
+static int64_t input_width(const Stack *s) { return s->embedding_norm ? 2 * s->hidden : s->hidden; }
+
+static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t score_room(const Call *c) { return (c->length + c->rows + PANEL - 1) / PANEL * PANEL; }
+
+static int64_t own_room(const Stack *s, const Call *c) {
+    return max_of(2 * c->rows * PANEL, s->heads / s->kv_heads * score_room(c));
+}
+
+int64_t workspace_floats(const Stack *s, const Call *c) {
+    int64_t attended = s->heads * s->head_dim, wide = attended + 2 * s->kv_heads * s->head_dim;
+    int64_t row = s->hidden + max_of(input_width(s), attended) + max_of(wide, s->intermediate);
+    return c->rows * row + c->threads * own_room(s, c);
+}
+
+/* What the threads of one forward share. A barrier of OpenMP spins, then sleeps: where another process wants the core,
+   each of the hundreds of sleeps costs a time slice of milliseconds. This one yields the core and stays awake. */
+typedef struct {
+    atomic_int arrived, round;
+} Barrier;
+
+static void wait_for_all(Barrier *barrier, int team) {
+    int round = atomic_load(&barrier->round);
+    if (atomic_fetch_add(&barrier->arrived, 1) == team - 1) {
+        atomic_store(&barrier->arrived, 0);
+        atomic_store(&barrier->round, round + 1);
+        return;
+    }
+    for (int spins = 0; atomic_load_explicit(&barrier->round, memory_order_acquire) == round; spins++)
+        if (spins > 4096) sched_yield();
+}
+
+/* This thread's share of 0 .. n - 1. What it does for one of them does not depend on who does it. */
+#define SHARE(i, n) for (int64_t i = (n) * me / team, end_##i = (n) * (me + 1) / team; i < end_##i; i++)
+
+/* Run the rows on top of `length` slots; they take the slots after these. */
+void forward(const Stack *s, const Slots *slots, const Call *c) {
+    const int64_t rows = c->rows, h = s->hidden, attended = s->heads * s->head_dim;
+    const int64_t wide = attended + 2 * s->kv_heads * s->head_dim, width = input_width(s);
+    const int half = s->half_layers;
+    float *x = c->workspace;                               /* (R, H) */
+    float *input = x + rows * h;                           /* (R, width), then (R, A * D), then (R, H) */
+    float *inner = input + rows * max_of(width, attended); /* (R, wide), then (R, intermediate) */
+    float *own = inner + rows * max_of(wide, s->intermediate);
+    Barrier barrier = {0};
+#pragma omp parallel num_threads(c->threads)
+    {
+        const int64_t me = omp_get_thread_num(), team = omp_get_num_threads();
+        float *mine = own + me * own_room(s, c);
+        SHARE(r, rows) {
+            memcpy(x + r * h, c->states ? c->states + r * h : s->embeddings + c->tokens[r] * h, h * sizeof(float));
+        }
+        for (int64_t l = 0; l < s->layer_count; l++) {
+            const Layer *layer = s->layers + l;
+            if (l) wait_for_all(&barrier, team);
+            SHARE(r, rows) {
+                float *to = input + r * width;
+                if (s->embedding_norm) {
+                    rms_norm(s->embeddings + c->tokens[r] * h, s->embedding_norm, s->eps, h, to);
+                    to += h;
+                }
+                rms_norm(x + r * h, layer->attention_norm, s->eps, h, to);
+                for (int64_t f = 0; f < c->capture_count; f++)
+                    if (c->capture[f] == l) memcpy(captured_row(s, c, r, f), x + r * h, h * sizeof(float));
+            }
+            wait_for_all(&barrier, team);
+            SHARE(p, wide / PANEL) {
+                panel_product(half, input, width, rows, width, layer->qkv, p, inner + p * PANEL, wide, 0);
+                add_bias(layer->qkv_bias, p, rows, inner + p * PANEL, wide);
+            }
+            wait_for_all(&barrier, team);
+            SHARE(r, rows) place_row(s, c, slots, l, r, inner + r * wide);
+            wait_for_all(&barrier, team);
+            for (int64_t i = me; i < rows * s->kv_heads; i += team) { /* later rows may see more: dealt in turn */
+                int64_t r = i / s->kv_heads;
+                attend(s, c, slots, l, r, i % s->kv_heads, inner + r * wide, mine, score_room(c), input + r * attended);
+            }
+            wait_for_all(&barrier, team);
+            SHARE(p, h / PANEL) {
+                panel_product(half, input, attended, rows, attended, layer->out, p, x + p * PANEL, h, 1);
+                add_bias(layer->out_bias, p, rows, x + p * PANEL, h);
+            }
+            wait_for_all(&barrier, team);
+            SHARE(r, rows) rms_norm(x + r * h, layer->mlp_norm, s->eps, h, input + r * h);
+            wait_for_all(&barrier, team);
+            SHARE(p, s->intermediate / PANEL) gated_panel(s, layer, input, rows, p, mine, inner);
+            wait_for_all(&barrier, team);
+            SHARE(p, h / PANEL) panel_product(half, inner, s->intermediate, rows, s->intermediate, layer->down, p,
+                                              x + p * PANEL, h, 1);
+        }
+        wait_for_all(&barrier, team);
+        const int64_t first = c->last_logits_only ? rows - 1 : 0;
+        SHARE(r, rows) {
+            if (r >= first) rms_norm(x + r * h, s->final_norm, s->eps, h, input + r * h);
+            for (int64_t f = 0; f < c->capture_count; f++)
+                if (c->capture[f] == s->layer_count) memcpy(captured_row(s, c, r, f), x + r * h, h * sizeof(float));
+        }
+        wait_for_all(&barrier, team);
+        SHARE(p, s->vocabulary / PANEL) panel_product(s->half_logits, input + first * h, h, rows - first, h, s->logits, p,
+                                                      c->logits + p * PANEL, s->vocabulary, 0);
+    }
+}
+
+/* y (R, N) = x (R, K) times packed weights. */
+void product(const void *weights, int32_t half, const float *x, int64_t rows, int64_t depth, int64_t outputs, float *y,
+             int32_t threads) {
+#pragma omp parallel for num_threads(threads)
+    for (int64_t p = 0; p < outputs / PANEL; p++)
+        panel_product(half, x, depth, rows, depth, weights, p, y + p * PANEL, outputs, 0);
+}
+
+/* Move slots base + rows[i], ascending, to base + i in all layers. */
+void keep(const Stack *s, const Slots *slots, int64_t base, const int64_t *rows, int64_t count) {
+    int64_t d = s->head_dim;
+    for (int64_t lot = 0; lot < s->layer_count * s->kv_heads; lot++) {
+        float *keys = slots->keys + lot * slots->slots * d, *values = slots->values + lot * slots->slots * d;
+        for (int64_t i = 0; i < count; i++) {
+            int64_t to = base + i, from = base + rows[i];
+            if (to == from) continue;
+            float *key = keys + to / PANEL * PANEL * d + to % PANEL;
+            const float *its = keys + from / PANEL * PANEL * d + from % PANEL;
+            for (int64_t j = 0; j < d; j++) key[j * PANEL] = its[j * PANEL];
+            memcpy(values + to * d, values + from * d, d * sizeof(float));
+        }
+    }
+}
+
+/* Whether n weights are all bf16 numbers. */
+int32_t is_half(const float *weights, int64_t n, int32_t threads) {
+    const uint32_t *bits = (const uint32_t *)weights;
+    uint32_t lost = 0;
+#pragma omp parallel for num_threads(threads) reduction(| : lost)
+    for (int64_t i = 0; i < n; i++) lost |= bits[i] & 0xffffu;
+    return lost == 0;
+}
+
+/* Weights (N, K) -> (panels, K, PANEL): all that one input meets lies together; N is padded with zeros. Half: one
+   32-bit word holds the bf16 numbers of output j and of output j + LANES of the panel. */
+void pack(const float *weights, int64_t outputs, int64_t depth, int32_t half, void *packed, int32_t threads) {
+    const uint32_t *bits = (const uint32_t *)weights;
+#pragma omp parallel for num_threads(threads)
+    for (int64_t p = 0; p < (outputs + PANEL - 1) / PANEL; p++)
+        for (int64_t k = 0; k < depth; k++) {
+            uint32_t word[PANEL];
+            for (int64_t j = 0; j < PANEL; j++) {
+                int64_t n = p * PANEL + j;
+                word[j] = n < outputs ? bits[n * depth + k] : 0;
+            }
+            uint32_t *to = (uint32_t *)packed + (p * depth + k) * (half ? LANES : PANEL);
+            for (int64_t j = 0; j < LANES; j++) {
+                to[j] = half ? word[j] >> 16 | (word[j + LANES] & 0xffff0000u) : word[j];
+                if (!half) to[j + LANES] = word[j + LANES];
+            }
+        }
+}
+
+int64_t panel(void) { return PANEL; }

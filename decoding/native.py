@@ -1,0 +1,154 @@
+"""Build and load `native.c`: one shared library a machine, compiled once, kept in the cache.
+
+The library is found again by the hash of its source, the compiler and the processor. Where there is no C
+compiler, or it fails, `library` raises `NoNativeCode` with the reason, and decoding takes the eager path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p
+from pathlib import Path
+
+from decoding.artifacts import atomic_path, cache_dir
+
+SOURCE = Path(__file__).with_name("native.c")
+# No -ffast-math: it may reorder sums, and the order is what makes a row independent of its neighbours.
+FLAGS = (
+    *("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast"),
+    *("-fopenmp", "-fPIC", "-shared"),
+)
+_SECONDS = 120
+
+
+class NoNativeCode(Exception):
+    """Why there is no native code on this machine."""
+
+
+class Layer(ctypes.Structure):
+    """`Layer` of native.c: addresses of packed weights and of vectors."""
+
+    _fields_ = [
+        (name, c_void_p)
+        for name in (
+            *("qkv", "out", "gate_up", "down"),
+            *("qkv_bias", "out_bias", "attention_norm", "mlp_norm"),
+        )
+    ]
+
+
+class Stack(ctypes.Structure):
+    """`Stack` of native.c: the layers and what surrounds them."""
+
+    _fields_ = [
+        ("layers", POINTER(Layer)),
+        *((name, c_void_p) for name in ("embeddings", "embedding_norm", "final_norm", "logits")),
+        *((name, c_int64) for name in ("layer_count", "hidden", "intermediate")),
+        *((name, c_int64) for name in ("heads", "kv_heads", "head_dim", "vocabulary")),
+        *((name, c_int32) for name in ("half_layers", "half_logits")),
+        ("eps", c_float),
+    ]
+
+
+class Slots(ctypes.Structure):
+    """`Slots` of native.c: the cache."""
+
+    _fields_ = [("keys", c_void_p), ("values", c_void_p), ("slots", c_int64)]
+
+
+class Call(ctypes.Structure):
+    """`Call` of native.c: one forward."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("tokens", "positions", "states", "mask", "cos", "sin")),
+        *((name, c_void_p) for name in ("captured", "capture", "logits", "workspace")),
+        *((name, c_int64) for name in ("rows", "length", "seen", "capture_count")),
+        *((name, c_int32) for name in ("last_logits_only", "threads")),
+    ]
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The compiled library, its functions typed; `NoNativeCode` where it cannot be had."""
+    # The library must find torch's OpenMP runtime loaded: two pools of threads would fight for the cores.
+    import torch  # noqa: F401
+
+    path = _path()
+    if not path.is_file():
+        _compile(path)
+    try:
+        found = ctypes.CDLL(str(path))
+    except OSError:
+        # Truncated, say: made anew once.
+        _compile(path)
+        try:
+            found = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise NoNativeCode(f"{path} cannot be loaded: {error}") from None
+    return _typed(found)
+
+
+def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
+    found.workspace_floats.argtypes = [POINTER(Stack), POINTER(Call)]
+    found.workspace_floats.restype = c_int64
+    found.forward.argtypes = [POINTER(Stack), POINTER(Slots), POINTER(Call)]
+    found.forward.restype = None
+    found.keep.argtypes = [POINTER(Stack), POINTER(Slots), c_int64, c_void_p, c_int64]
+    found.keep.restype = None
+    found.product.argtypes = [c_void_p, c_int32, c_void_p, *(c_int64,) * 3, c_void_p, c_int32]
+    found.product.restype = None
+    found.is_half.argtypes = [c_void_p, c_int64, c_int32]
+    found.is_half.restype = c_int32
+    found.pack.argtypes = [c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int32]
+    found.pack.restype = None
+    found.panel.restype = c_int64
+    return found
+
+
+def _compiler() -> str:
+    named = os.environ.get("CC")
+    for name in [named] if named else ["gcc", "cc", "clang"]:
+        if path := shutil.which(name):
+            return path
+    raise NoNativeCode(f"no C compiler: {named or 'gcc, cc and clang'} not found; install gcc, or set CC")
+
+
+def _path() -> Path:
+    """Where this machine's library lies: its name changes with everything that it depends on."""
+    compiler = _compiler()
+    stat = Path(compiler).resolve().stat()
+    parts = (SOURCE.read_bytes(), repr(FLAGS), compiler, stat.st_size, stat.st_mtime_ns, _processor())
+    digest = hashlib.sha256(b"\0".join(str(part).encode() for part in parts)).hexdigest()[:16]
+    return cache_dir() / "native" / f"{digest}.so"
+
+
+def _processor() -> str:
+    """What `-march=native` looks at: a cache may be shared by machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    return "".join(
+        next((line for line in lines if line.startswith(key)), "") for key in ("model name", "flags")
+    )
+
+
+def _compile(path: Path) -> None:
+    print("compiling the fast path for this machine, once (a few seconds)", file=sys.stderr, flush=True)
+    try:
+        with atomic_path(path) as made:
+            command = [_compiler(), *FLAGS, str(SOURCE), "-o", str(made), "-lm"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+            if done.returncode:
+                lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+                said = next((line for line in lines if "error" in line), lines[-1])
+                raise NoNativeCode(f"{command[0]} cannot compile the fast path: {said.strip()[:200]}")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoNativeCode(f"the fast path cannot be compiled into {path.parent}: {error}") from None

@@ -1,0 +1,164 @@
+"""Native code is compiled once, found again, made anew when it is damaged, and missed without a fault."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding import native
+from decoding.native import NoNativeCode
+from decoding.packed import NoFastPath, PackedProduct, are_half, pack
+
+PANEL = native.library().panel()
+
+
+@pytest.fixture()
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache, and no library loaded yet; gives the folder that it will be compiled into."""
+    monkeypatch.setenv("DRAFTPACE_CACHE", str(tmp_path))
+    native.library.cache_clear()
+    yield tmp_path / "native"
+    native.library.cache_clear()
+
+
+def test_compiled_once_with_one_line(fresh: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    native.library()
+    assert capfd.readouterr().err == "compiling the fast path for this machine, once (a few seconds)\n"
+    (made,) = fresh.iterdir()
+    stamp = made.stat().st_mtime_ns
+    native.library.cache_clear()
+    native.library()
+    assert capfd.readouterr().err == ""
+    assert [path.stat().st_mtime_ns for path in fresh.iterdir()] == [stamp]
+
+
+def test_a_damaged_library_is_made_anew(fresh: Path) -> None:
+    path = native._path()
+    path.parent.mkdir()
+    path.write_bytes(b"\x7fELF and no more")
+    assert native.library().panel() == PANEL
+    assert path.stat().st_size > 1000
+
+
+def test_the_library_of_other_source_or_machine_is_not_taken(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = native._path()
+    other = tmp_path / "other.c"
+    other.write_text(native.SOURCE.read_text() + "\n")
+    with monkeypatch.context() as changed:
+        changed.setattr(native, "SOURCE", other)
+        assert native._path() != ours
+    monkeypatch.setattr(native, "_processor", lambda: "another one")
+    assert native._path() != ours
+
+
+def test_no_compiler_is_a_reason_and_no_crash(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(NoNativeCode, match="no C compiler: no-such-compiler not found; install gcc"):
+        native.library()
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(NoNativeCode, match="gcc, cc and clang not found"):
+        native.library()
+
+
+def test_a_compiler_that_fails_leaves_nothing(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.c"
+    broken.write_text("int f(void) { return nothing; }\n")
+    monkeypatch.setattr(native, "SOURCE", broken)
+    with pytest.raises(NoNativeCode, match=r"cannot compile the fast path: .*error: .nothing. undeclared"):
+        native.library()
+    assert list(fresh.iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_a_reason(fresh: Path, tmp_path: Path) -> None:
+    (tmp_path / "native").write_text("a file where the folder should be")
+    with pytest.raises(NoNativeCode, match="cannot be compiled into"):
+        native.library()
+
+
+def test_torch_and_the_library_share_their_threads() -> None:
+    """Two OpenMP runtimes in a process would have two pools that spin against each other."""
+    script = (
+        "from decoding import native; native.library()\n"
+        "print({line.split()[-1] for line in open('/proc/self/maps') if 'omp' in line.split('/')[-1]})"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.count("omp") == done.stdout.count("gomp") == 1, done.stdout
+
+
+def half_weights(rng: np.random.Generator, outputs: int, inputs: int, half: bool) -> torch.Tensor:
+    weight = torch.from_numpy(rng.normal(size=(outputs, inputs)).astype(np.float32))
+    return weight.to(torch.bfloat16).float() if half else weight
+
+
+@given(
+    panels=st.integers(1, 3),
+    short=st.integers(0, 5),
+    inputs=st.integers(1, 40),
+    half=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_packing_puts_every_weight_where_it_is_read(
+    panels: int, short: int, inputs: int, half: bool, seed: int
+) -> None:
+    weight = half_weights(np.random.default_rng(seed), panels * PANEL - short, inputs, half)
+    packed = pack(weight, half)
+    assert packed.shape == (panels, inputs, PANEL)
+    assert packed.dtype == (torch.bfloat16 if half else torch.float32)
+    for output in range(panels * PANEL):
+        panel, lane = divmod(output, PANEL)
+        # Half: lane i of the first vector and of the second share a word, the first in its lower half.
+        place = 2 * (lane % (PANEL // 2)) + lane // (PANEL // 2) if half else lane
+        wanted = weight[output] if output < len(weight) else torch.zeros(inputs)
+        assert torch.equal(packed[panel, :, place].float(), wanted)
+
+
+def test_weights_are_half_only_if_all_are() -> None:
+    weight = half_weights(np.random.default_rng(0), 7, 5, half=True)
+    assert are_half([weight, weight])
+    weight[6, 4] = 1 + 2**-8  # one bit more than bf16 has
+    assert not are_half([half_weights(np.random.default_rng(1), 3, 3, half=True), weight])
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.integers(1, 20),
+    panels=st.integers(1, 5),
+    inputs=st.integers(1, 70),
+    half=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_a_product_is_the_product(rows: int, panels: int, inputs: int, half: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weight = half_weights(rng, panels * PANEL, inputs, half)
+    x = torch.from_numpy(rng.normal(size=(rows, inputs)).astype(np.float32))
+    product = PackedProduct(weight)
+    assert product.half == half
+    torch.testing.assert_close(product(x), (x.double() @ weight.double().t()).float(), rtol=1e-5, atol=1e-5)
+
+
+@given(rows=st.integers(2, 20), half=st.booleans(), seed=st.integers(0, 99))
+def test_a_row_of_a_product_does_not_know_its_neighbours(rows: int, half: bool, seed: int) -> None:
+    """The same bits whatever rows come with it."""
+    rng = np.random.default_rng(seed)
+    product = PackedProduct(half_weights(rng, 2 * PANEL, 50, half))
+    x = torch.from_numpy(rng.normal(size=(rows, 50)).astype(np.float32))
+    together = product(x)
+    assert all(torch.equal(together[row], product(x[row : row + 1])[0]) for row in range(rows))
+
+
+def test_outputs_that_fill_no_panel_are_refused() -> None:
+    with pytest.raises(NoFastPath, match=rf"outputs are no multiple of {PANEL}"):
+        PackedProduct(torch.ones(PANEL + 1, 4))
