@@ -15,7 +15,6 @@ from decoding import builtin
 from decoding.machine import resolve_device, resolve_dtype
 from decoding.target import TargetModel
 
-
 PATHS = ("auto", "fast", "eager")
 
 
@@ -77,9 +76,9 @@ def load_model(
         )
     model.eval().requires_grad_(False)
     target = TargetModel(model.to(place))
-    if path == "fast" or (path == "auto" and place.type == "cpu" and target.dtype == torch.float32):
-        if not target.use_fast_path() and path == "fast":
-            raise ValueError(f"model {name} cannot take the fast path: {target.slow_reason}; use path eager")
+    wanted = path == "fast" or (path == "auto" and place.type == "cpu" and target.dtype == torch.float32)
+    if wanted and not target.use_fast_path() and path == "fast":
+        raise ValueError(f"model {name} cannot take the fast path: {target.slow_reason}; use path eager")
     return LoadedModel(name, target, tokenizer, _end_ids(model, tokenizer))
 
 

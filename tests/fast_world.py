@@ -31,7 +31,7 @@ SIZES: dict[str, Any] = {
     "tie_word_embeddings": False,
     "initializer_range": 0.15,
 }
-KINDS = {
+KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "llama": (LlamaForCausalLM, LlamaConfig, {"attention_bias": True}),
     "tied": (LlamaForCausalLM, LlamaConfig, {"tie_word_embeddings": True}),
     "mistral": (MistralForCausalLM, MistralConfig, {"sliding_window": None, "num_key_value_heads": 4}),

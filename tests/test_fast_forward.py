@@ -1,4 +1,4 @@
-"""The fast path computes what the eager one does, and a row of a tree, to the bit, what plain decoding does."""
+"""The fast path computes what the eager one does; a tree's rows, to the bit, what plain decoding does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from decoding.packed import NoFastPath, PackedStack
 from decoding.target import TargetModel, TargetOutput
 from tests.fast_world import KINDS, causal_lm, eager_twin, fast_eagle, fast_target
 
-CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 WORLDS = [*((kind, False) for kind in KINDS), ("llama", True)]
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-4, atol=1e-4)
 
 
 def parents_of(links: list[int]) -> np.ndarray:
@@ -60,10 +63,10 @@ def test_logits_and_features_are_the_eager_ones(
         assert cache.length == len(ids)
     for ours, theirs in zip(*outputs, strict=True):
         assert ours.logits_RV.dtype == torch.float32
-        torch.testing.assert_close(ours.logits_RV.double(), theirs.logits_RV, **CLOSE)
+        close(ours.logits_RV, theirs.logits_RV)
         assert ours.features_RF is not None
         assert theirs.features_RF is not None
-        torch.testing.assert_close(ours.features_RF.double(), theirs.features_RF, **CLOSE)
+        close(ours.features_RF, theirs.features_RF)
 
 
 def one_by_one(target: TargetModel, ids: list[int]) -> list[TargetOutput]:
@@ -195,7 +198,7 @@ def test_large_and_damaged_numbers_end_as_in_eager_code() -> None:
     twin.model.model.layers[0].self_attn.q_proj.weight.mul_(300)
     ids = tokens_of(5, 20)
     ours = target.forward(ids, target.new_cache()).logits_RV
-    torch.testing.assert_close(ours.double(), twin.forward(ids, twin.new_cache()).logits_RV, **CLOSE)
+    close(ours, twin.forward(ids, twin.new_cache()).logits_RV)
     model.model.embed_tokens.weight[9] = torch.nan
     assert target.forward([3, 9], target.new_cache()).logits_RV[1].isnan().all()
 
@@ -223,8 +226,8 @@ def test_a_head_drafts_what_it_drafts_in_eager_code() -> None:
     assert trees[0].tokens == trees[1].tokens
     assert trees[0].parents == trees[1].parents
     np.testing.assert_allclose(trees[0].scores, trees[1].scores, rtol=1e-4)
-    torch.testing.assert_close(states[0].logits_RV, states[1].logits_RV, **CLOSE)
-    torch.testing.assert_close(states[0].states_RH, states[1].states_RH, **CLOSE)
+    close(states[0].logits_RV, states[1].logits_RV)
+    close(states[0].states_RH, states[1].states_RH)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""On the fast path texts and log-probabilities are plain decoding's to the bit, whoever drafts and decides."""
+"""On the fast path texts and log-probabilities are plain decoding's to the bit, whoever drafts."""
 
 from __future__ import annotations
 
@@ -103,12 +103,10 @@ def test_a_loaded_decoder_takes_the_fast_path_where_it_can(tmp_path: Path) -> No
     assert doubled.slow_reason == ""
     slow = load_model(str(tiny), "cpu", "float32").target
     assert slow.fast is None
-    assert "attention head size 8" in slow.slow_reason
-    with pytest.raises(
-        ValueError, match=r"cannot take the fast path: its attention head size 8 .*path eager"
-    ):
+    assert "is no multiple of" in slow.slow_reason
+    with pytest.raises(ValueError, match=r"cannot take the fast path: its .* size .*path eager"):
         load_model(str(tiny), "cpu", "float32", "fast")
-    with pytest.raises(ValueError, match="cannot take the fast path: it is in torch.float64"):
+    with pytest.raises(ValueError, match=r"cannot take the fast path: it is in torch\.float64"):
         load_model(str(wide), "cpu", "float64", "fast")
     with pytest.raises(ValueError, match="path is 'quick', must be one of auto, fast, eager"):
         load_model(str(wide), "cpu", "float32", "quick")

@@ -20,7 +20,7 @@ from decoding.packed import NoFastPath, PackedProduct, are_half, pack
 PANEL = native.library().panel()
 
 
-@pytest.fixture()
+@pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache, and no library loaded yet; gives the folder that it will be compiled into."""
     monkeypatch.setenv("DRAFTPACE_CACHE", str(tmp_path))
