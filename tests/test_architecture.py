@@ -170,6 +170,21 @@ def test_decoding_runs_where_no_learning_library_is_installed() -> None:
     assert not tensorboard
 
 
+@pytest.mark.parametrize(
+    "statement", ["import decoding", "from decoding import SpeculativeDecoder", "import decoding.__main__"]
+)
+def test_decoding_imports_no_learning_library_where_they_are_installed(statement: str) -> None:
+    """Nor does anything that it imports, which above might have done without."""
+    code = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "decoding" in loaded
+    assert not LEARNING & loaded
+    assert not [name for name in loaded if name.startswith("torch.utils.tensorboard")]
+
+
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_a_file_is_short_enough_to_read_at_once(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
