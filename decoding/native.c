@@ -425,4 +425,82 @@ void pack(const float *weights, int64_t outputs, int64_t depth, int32_t half, vo
         }
 }
 
+/* Whether any of LANES comparisons came out true. */
+ALWAYS int any_lane(vi truth) {
+    int32_t any = 0;
+    for (int lane = 0; lane < LANES; lane++) any |= truth[lane];
+    return any != 0;
+}
+
+/* The largest of n and its place, the lowest where several are; any NaN makes the value NaN. */
+static void largest(const float *x, int64_t n, float *value, int64_t *place) {
+    vf most = (vf){0} - INFINITY;
+    vi odd = {0};
+    int64_t whole = n / LANES * LANES;
+    for (int64_t i = 0; i < whole; i += LANES) {
+        vf v = *(const vfu *)(x + i);
+        vi more = v > most;
+        odd |= v != v;
+        most = (vf)(((vi)v & more) | ((vi)most & ~more));
+    }
+    float best = -INFINITY;
+    for (int lane = 0; lane < LANES; lane++) best = most[lane] > best ? most[lane] : best;
+    int nan = any_lane(odd);
+    for (int64_t i = whole; i < n; i++) {
+        nan |= x[i] != x[i];
+        best = x[i] > best ? x[i] : best;
+    }
+    *value = nan ? NAN : best;
+    *place = 0;
+    while (!nan && *place < n - 1 && x[*place] != best) ++*place;
+}
+
+/* `largest` of each row of logits (R, n), rows ld apart. */
+void largest_of_rows(const float *logits, int64_t rows, int64_t ld, int64_t n, float *values, int64_t *places) {
+    for (int64_t r = 0; r < rows; r++) largest(logits + r * ld, n, values + r, places + r);
+}
+
+/* Offer a value to the `width` best of a row so far: best first, the lower place before its equals, NaN last. Returns
+   how many are held. */
+static int64_t offer(float x, int64_t place, int64_t held, int64_t width, float *values, int64_t *places) {
+    float value = x == x ? x : -INFINITY;
+    if (held == width && !(value > values[width - 1])) return held;
+    int64_t at = held < width ? held : width - 1;
+    for (; at > 0 && values[at - 1] < value; at--) {
+        values[at] = values[at - 1];
+        places[at] = places[at - 1];
+    }
+    values[at] = value;
+    places[at] = place;
+    return held < width ? held + 1 : held;
+}
+
+/* log survival of a level's tokens: (x - m) / kappa - log sum e^((x - m) / kappa) + log_a, m the row's largest, see
+   Scorer. Rows of n logits, ld apart; `normalisers` (R, 2): m and the logarithm; `values` and `places` (R, width): the best of each row, best first. width <= n. */
+void survival(const float *logits, int64_t rows, int64_t ld, int64_t n, float kappa, float log_a, int64_t width,
+              float *normalisers, float *values, int64_t *places) {
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = logits + r * ld;
+        float *value = values + r * width, most;
+        int64_t *place = places + r * width, ignored;
+        largest(x, n, &most, &ignored);
+        vf sums = {0};
+        int64_t i = 0, held = 0;
+        for (; i + LANES <= n; i += LANES) {
+            vf v = *(const vfu *)(x + i);
+            sums += exponential((v - most) / kappa);
+            if (held == width && !any_lane(v > value[width - 1])) continue;
+            for (int64_t j = i; j < i + LANES; j++) held = offer(x[j], j, held, width, value, place);
+        }
+        float sum = lane_sum(sums);
+        for (; i < n; i++) {
+            sum += expf((x[i] - most) / kappa);
+            held = offer(x[i], i, held, width, value, place);
+        }
+        normalisers[2 * r] = most;
+        normalisers[2 * r + 1] = logf(sum);
+        for (int64_t w = 0; w < width; w++) value[w] = (value[w] - most) / kappa - normalisers[2 * r + 1] + log_a;
+    }
+}
+
 int64_t panel(void) { return PANEL; }

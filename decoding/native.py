@@ -95,6 +95,11 @@ def library() -> ctypes.CDLL:
     return _typed(found)
 
 
+def loaded() -> ctypes.CDLL | None:
+    """The library if somebody has asked for it in this process; compiles nothing."""
+    return library() if library.cache_info().currsize else None
+
+
 def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.workspace_floats.argtypes = [POINTER(Stack), POINTER(Call)]
     found.workspace_floats.restype = c_int64
@@ -108,6 +113,10 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.is_half.restype = c_int32
     found.pack.argtypes = [c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int32]
     found.pack.restype = None
+    found.largest_of_rows.argtypes = [c_void_p, *(c_int64,) * 3, c_void_p, c_void_p]
+    found.largest_of_rows.restype = None
+    found.survival.argtypes = [c_void_p, *(c_int64,) * 3, *(c_float,) * 2, c_int64, *(c_void_p,) * 3]
+    found.survival.restype = None
     found.panel.restype = c_int64
     return found
 

@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from decoding import native
 from decoding.noise import NoiseStream
 
 # Called as transformers calls its own: (ids (1, L), scores (1, V)) -> scores (1, V).
@@ -172,15 +174,14 @@ class TokenChooser:
             rows = zip(logits_RV, contexts, strict=True)
             logits_RV = torch.cat([processed_logits(row[None], self.sampling, seen) for row, seen in rows])
         if self.sampling.temperature == 0:
-            values_R, ids_R = logits_RV.max(dim=-1)
+            values, tokens = largest_of_rows(logits_RV)
         else:
             scaled_RV = scaled_logits(logits_RV, self.sampling)
-            values_R, ids_R = self._perturbed(scaled_RV, indices)
-        values_and_ids = torch.stack([values_R.to(torch.float64), ids_R.to(torch.float64)]).tolist()
-        for value, index in zip(values_and_ids[0], indices, strict=True):
+            values, tokens = _read_back(*self._perturbed(scaled_RV, indices))
+        for value, index in zip(values, indices, strict=True):
             if not math.isfinite(value):
                 raise no_distribution(index, self.sampling)
-        return [int(token) for token in values_and_ids[1]]
+        return tokens
 
     def _perturbed(
         self, scaled_RV: torch.Tensor, indices: Sequence[int]
@@ -202,6 +203,26 @@ class TokenChooser:
             return scaled_V[0], torch.zeros((), dtype=torch.int64)
         value, place = (scaled_V[support_S] + self.noise.gumbel([index], support_S)[0]).max(dim=-1)
         return value, support_S[place]
+
+
+def largest_of_rows(logits_RV: torch.Tensor) -> tuple[list[float], list[int]]:
+    """The largest logit (R) of each row and its id, the lowest at ties; NaN if the row holds any."""
+    library = native.loaded()
+    if library is None or logits_RV.device.type != "cpu" or logits_RV.dtype != torch.float32:
+        return _read_back(*logits_RV.max(dim=-1))
+    # torch would wake its threads for this, which can take longer than the work.
+    logits_RV = logits_RV if logits_RV.stride(1) == 1 else logits_RV.contiguous()
+    rows, columns = logits_RV.shape
+    values_R, ids_R = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.int64)
+    library.largest_of_rows(
+        logits_RV.data_ptr(), rows, logits_RV.stride(0), columns, values_R.ctypes.data, ids_R.ctypes.data
+    )
+    return values_R.tolist(), ids_R.tolist()
+
+
+def _read_back(values_R: torch.Tensor, ids_R: torch.Tensor) -> tuple[list[float], list[int]]:
+    values, ids = torch.stack([values_R.to(torch.float64), ids_R.to(torch.float64)]).tolist()
+    return values, [int(token) for token in ids]
 
 
 def no_distribution(index: int, sampling: Sampling) -> ValueError:

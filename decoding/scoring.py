@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from decoding.noise import NoiseStream
+from decoding.survival import NativeSurvival, Survival, TensorSurvival
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,24 @@ class Scorer:
         z_RV = perturbed(logits_RV, self.temperature, noise, index, ids_V)
         log_c_RV = torch.log_softmax(z_RV if scale.kappa == 1 else z_RV / scale.kappa, dim=-1)
         return log_c_RV if scale.a == 1 else log_c_RV + math.log(scale.a)
+
+    def survival(
+        self,
+        logits_RV: torch.Tensor,
+        depth: int,
+        noise: NoiseStream,
+        index: int,
+        ids_V: torch.Tensor,
+        *,
+        width: int,
+        fast: bool,
+    ) -> Survival:
+        """`log_survival` and the `width` best tokens of each row. `fast`: the logits come from native code,
+        which may go on with them: values differ from `log_survival`'s in the last bits."""
+        if fast and self.temperature == 0:
+            scale = self.levels[min(depth, len(self.levels)) - 1]
+            return NativeSurvival(logits_RV, scale.kappa, scale.a, width)
+        return TensorSurvival(self.log_survival(logits_RV, depth, noise, index, ids_V), width)
 
     def log_lookup(self, looked: Looked, opinion: HeadOpinion | None, noise: float) -> float:
         """log survival of a looked-up token, <= 0; needs weights. Arguments: see `lookup_inputs`."""

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.drafters.beam import Beam
+from decoding.survival import TensorSurvival
 from decoding.traces import Position, followed
 from decoding.tree import DraftTree
 from decoding.verify import accept_coupled
@@ -71,7 +72,7 @@ def test_what_a_size_accepts_is_verifications(shape: Shape, following: list[int]
 def test_a_beam_row_is_of_the_last_level_alone() -> None:
     """What the recorder relies on: the rows of a level are gone once the next one was drafted."""
     beam = Beam(5, 1)
-    first = torch.tensor([[-1.0, -2.0, -3.0]])
+    first = TensorSurvival(torch.tensor([[-1.0, -2.0, -3.0]]), 1)
     beam.grow(first)
     assert beam.row_of(0) is not None
     beam.grow(first)

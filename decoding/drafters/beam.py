@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from decoding.survival import Survival
 from decoding.tree import DraftTree
 
 
@@ -42,7 +43,7 @@ class Candidates:
             where the parent is not in it.
         frontier: nodes (R).
         tree: the tree so far.
-        survival_RV, ids_V: see `Beam.grow`.
+        survival, ids_V: see `Beam.grow`.
     """
 
     tokens: list[int]
@@ -51,8 +52,8 @@ class Candidates:
     rows: list[int]
     frontier: list[int]
     tree: DraftTree
-    survival_RV: torch.Tensor
-    ids_V: torch.Tensor | None
+    survival: Survival
+    ids_V: np.ndarray | None
 
 
 class Beam:
@@ -75,8 +76,8 @@ class Beam:
         self.parent_rows: list[int] = [0]
         self.guest: Guest | None = None
         self._grown_from: list[int] = []
-        self._survival_RV = torch.empty(0)
-        self._ids_V: torch.Tensor | None = None
+        self._survival: Survival | None = None
+        self._ids_V: np.ndarray | None = None
         self._width = width
         self._seen_RK = np.zeros((1, 0), dtype=bool)
 
@@ -92,53 +93,52 @@ class Beam:
         self._seen_RK = np.concatenate([self._seen_RK[self.parent_rows], own_RR], axis=1)
         return self._seen_RK
 
-    def grow(self, survival_RV: torch.Tensor, ids_V: torch.Tensor | None = None) -> None:
+    def grow(self, survival: Survival, ids_V: np.ndarray | None = None) -> None:
         """Add the frontier's best children, and make the best of the whole level the next frontier.
 
         Args:
-            survival_RV: log survival given the parent, see `Scorer.log_survival`; V >= W.
-            ids_V: int64, the target's id of each column; None = the column itself.
+            survival: of the frontier's children; its W is the beam's width.
+            ids_V: int64, the target's id of each column, ascending; None = the column itself.
         """
-        assert len(survival_RV) == len(self.frontier), "rows and frontier differ"
-        self._grown_from, self._survival_RV, self._ids_V = self.frontier, survival_RV, ids_V
-        values_RW, ids_RW = survival_RV.topk(self._width, dim=-1)
-        if ids_V is not None:
-            ids_RW = ids_V[ids_RW]
-        both = torch.stack([values_RW.to(torch.float64), ids_RW.to(torch.float64)]).cpu().numpy()
-        values, ids = both[0], both[1].astype(np.int64)
-        # topk promises no order at ties; a draft must not depend on one.
-        order = np.lexsort((ids, -values), axis=-1)
-        values, ids = np.take_along_axis(values, order, -1), np.take_along_axis(ids, order, -1)
-        path = values + np.array([self.tree.scores[node] for node in self.frontier])[:, None]
+        assert len(survival) == len(self.frontier), "rows and frontier differ"
+        self._grown_from, self._survival, self._ids_V = self.frontier, survival, ids_V
+        # Lists: at these sizes a numpy call costs more than all that it would compute.
+        columns = survival.columns_RW if ids_V is None else ids_V[survival.columns_RW]
+        scores = self.tree.scores
         level = Candidates(
-            tokens=ids.ravel().tolist(),
-            parents=np.repeat(self.frontier, self._width).tolist(),
-            scores=path.ravel().tolist(),
-            rows=np.repeat(np.arange(len(self.frontier)), self._width).tolist(),
+            tokens=columns.ravel().tolist(),
+            parents=[node for node in self.frontier for _ in range(self._width)],
+            scores=[
+                scores[node] + value
+                for node, values in zip(self.frontier, survival.values_RW.tolist(), strict=True)
+                for value in values
+            ],
+            rows=[row for row in range(len(self.frontier)) for _ in range(self._width)],
             frontier=self.frontier,
             tree=self.tree,
-            survival_RV=survival_RV,
+            survival=survival,
             ids_V=ids_V,
         )
         place = None if self.guest is None else self.guest.join(level)
         added = self.tree.add_level(level.tokens, level.parents, level.scores)
         if self.guest is not None and place is not None:
             self.guest.node = added[place]
-        scores = np.asarray(self.tree.scores[added.start :])
         # Where its parent was not run, nothing can be drafted after a node.
-        open_to_growth = np.flatnonzero(np.array(level.rows) >= 0)
-        best = np.argsort(-scores[open_to_growth], kind="stable")[: self._width]
-        best = np.sort(open_to_growth[best])
-        self.frontier = (best + added.start).tolist()
-        self.parent_rows = [level.rows[place] for place in best.tolist()]
+        open_to_growth = [place for place, row in enumerate(level.rows) if row >= 0]
+        open_to_growth.sort(key=lambda place: -scores[added.start + place])
+        best = sorted(open_to_growth[: self._width])
+        self.frontier = [added.start + place for place in best]
+        self.parent_rows = [level.rows[place] for place in best]
 
     def row_of(self, node: int) -> torch.Tensor | None:
         """Log survival (V) after a node that the last level grew from; None if it is none of these."""
-        return self._survival_RV[self._grown_from.index(node)] if node in self._grown_from else None
+        if self._survival is None or node not in self._grown_from:
+            return None
+        return self._survival.row(self._grown_from.index(node))
 
     def column(self, token: int) -> int:
         """Where the drafter's vocabulary holds a token of the target; -1 where it does not."""
-        return column_of(token, self._ids_V, self._survival_RV.shape[-1])
+        return -1 if self._survival is None else column_of(token, self._ids_V, self._survival.vocabulary)
 
     def append(self, token_id: int, score: float) -> None:
         """Add a chain's next node, and make it the frontier; `score` is its path score."""
@@ -147,9 +147,9 @@ class Beam:
         self.parent_rows = [0]
 
 
-def column_of(token: int, ids_V: torch.Tensor | None, size: int) -> int:
+def column_of(token: int, ids_V: np.ndarray | None, size: int) -> int:
     """Place of a target's id in ascending `ids_V` (None = all ids below `size`); -1 if it is not there."""
     if ids_V is None:
         return token if token < size else -1
-    column = int(torch.searchsorted(ids_V, token))
-    return column if column < len(ids_V) and int(ids_V[column]) == token else -1
+    column = int(np.searchsorted(ids_V, token))
+    return column if column < len(ids_V) and ids_V[column] == token else -1

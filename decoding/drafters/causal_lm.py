@@ -122,8 +122,16 @@ class CausalLMState(DraftState):
         if logits_RV is None:
             return False
         index = self._committed - self._prompt_length + self.beam.tree.depth
-        level, ids_V = self.beam.tree.depth + 1, self._drafter.ids_V
-        self.beam.grow(self._scorer.log_survival(logits_RV, level, self._noise, index, ids_V))
+        survival = self._scorer.survival(
+            logits_RV,
+            self.beam.tree.depth + 1,
+            self._noise,
+            index,
+            self._drafter.ids_V,
+            width=self._drafter.beam_width,
+            fast=self._drafter.model.fast is not None,
+        )
+        self.beam.grow(survival)
         return True
 
     @torch.inference_mode()

@@ -61,6 +61,7 @@ class EagleDrafter:
         self.draft_depth = head.config.draft_depth
         self.verification_size = head.config.verification_size
         self.target_ids_V = self.head.target_ids_V
+        self.host_ids_V = self.target_ids_V.cpu().numpy()
         self.calibration: Calibration | None = None
         self.device = device
         self.fast: FastForward | None = None
@@ -164,10 +165,16 @@ class EagleState(DraftState):
         if rows is None:
             return False
         index = self._committed - self._prompt_length + self.beam.tree.depth
-        ids_V = self._drafter.target_ids_V
-        level = self.beam.tree.depth + 1
-        survival_RV = self._scorer.log_survival(rows.logits_RV, level, self._noise, index, ids_V)
-        self.beam.grow(survival_RV, ids_V)
+        survival = self._scorer.survival(
+            rows.logits_RV,
+            self.beam.tree.depth + 1,
+            self._noise,
+            index,
+            self._drafter.target_ids_V,
+            width=self._drafter.beam_width,
+            fast=self._drafter.fast is not None,
+        )
+        self.beam.grow(survival, self._drafter.host_ids_V)
         return True
 
     @torch.inference_mode()

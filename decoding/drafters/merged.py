@@ -170,7 +170,6 @@ class JoinedChain:
 
 def _opinion(level: Candidates, row: int, token: int) -> HeadOpinion:
     """What the head thinks of a token after the node of a row."""
-    survival_V = level.survival_RV[row]
-    column = column_of(token, level.ids_V, len(survival_V))
-    log_c = float(survival_V[column]) if column >= 0 else -math.inf
+    column = column_of(token, level.ids_V, level.survival.vocabulary)
+    log_c = level.survival.value(row, column) if column >= 0 else -math.inf
     return HeadOpinion(log_c, best=level.tokens[level.rows.index(row)] == token)
