@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cycle import ratio_with_interval
+from benchmarks.measure import ratio_with_interval
 from benchmarks.prompts import WORKLOAD, Parser, count, encode
 from configs.command import exit_code
 from decoding.artifacts import write_json

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.cycle import Samples, interleaved
+from benchmarks.measure import Samples, interleaved
 from decoding.drafters.ngram import NgramDrafter, NgramState
 from decoding.noise import NoiseStream
 from decoding.timing import now

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import bootstrap
 
-from benchmarks.cycle import Samples, interleaved, ratio_with_interval
+from benchmarks.measure import Samples, interleaved, ratio_with_interval
 from decoding.artifacts import write_json
 from decoding.machine import resolve_device, use_threads
 from decoding.noise import NoiseStream, cpu_uniforms, device_uniforms

@@ -434,25 +434,32 @@ ALWAYS int any_lane(vi truth) {
 
 /* The largest of n and its place, the lowest where several are; any NaN makes the value NaN. */
 static void largest(const float *x, int64_t n, float *value, int64_t *place) {
-    vf most = (vf){0} - INFINITY;
-    vi odd = {0};
-    int64_t whole = n / LANES * LANES;
-    for (int64_t i = 0; i < whole; i += LANES) {
-        vf v = *(const vfu *)(x + i);
-        vi more = v > most;
-        odd |= v != v;
-        most = (vf)(((vi)v & more) | ((vi)most & ~more));
-    }
+    enum { BLOCK = 32 * LANES }; /* searched for the place once it is known to hold the largest so far */
     float best = -INFINITY;
-    for (int lane = 0; lane < LANES; lane++) best = most[lane] > best ? most[lane] : best;
-    int nan = any_lane(odd);
-    for (int64_t i = whole; i < n; i++) {
-        nan |= x[i] != x[i];
-        best = x[i] > best ? x[i] : best;
-    }
-    *value = nan ? NAN : best;
+    vi odd = {0};
+    int nan = 0;
     *place = 0;
-    while (!nan && *place < n - 1 && x[*place] != best) ++*place;
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        int64_t end = start + BLOCK < n ? start + BLOCK : n, i = start;
+        vf most = (vf){0} - INFINITY;
+        for (; i + LANES <= end; i += LANES) {
+            vf v = *(const vfu *)(x + i);
+            vi more = v > most;
+            odd |= v != v;
+            most = (vf)(((vi)v & more) | ((vi)most & ~more));
+        }
+        float here = -INFINITY;
+        for (int lane = 0; lane < LANES; lane++) here = most[lane] > here ? most[lane] : here;
+        for (; i < end; i++) {
+            nan |= x[i] != x[i];
+            here = x[i] > here ? x[i] : here;
+        }
+        if (here > best) {
+            best = here;
+            for (*place = start; x[*place] != best;) ++*place;
+        }
+    }
+    *value = nan || any_lane(odd) ? NAN : best;
 }
 
 /* `largest` of each row of logits (R, n), rows ld apart. */
