@@ -13,11 +13,12 @@ A panel is PANEL neighbouring outputs of a product, or PANEL neighbouring slots 
 */
 
 #include <math.h>
-#include <omp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifndef LANES
 #ifdef __AVX512F__
@@ -284,100 +285,203 @@ int64_t workspace_floats(const Stack *s, const Call *c) {
     return c->rows * row + c->threads * own_room(s, c);
 }
 
-/* What the threads of one forward share. A barrier of OpenMP spins, then sleeps: where another process wants the core,
-   each of the hundreds of sleeps costs a time slice of milliseconds. This one yields the core and stays awake. */
+/* A team of threads that yield the core while they wait. OpenMP's spin on it and then sleep: where another process
+   wants a core, each of the hundreds of waits in a forward can cost a time slice of milliseconds. */
+typedef void (*Task)(const void *argument, int64_t me, int64_t team);
+
+enum { SPINS = 4096, YIELDS = 2048, MOST_THREADS = 256 };
+
+static struct {
+    pthread_mutex_t busy, lock; /* one task at a time; of `wake` */
+    pthread_cond_t wake;
+    atomic_uint round, running;
+    unsigned born[MOST_THREADS]; /* the round before a member's first */
+    int64_t members, team;       /* beside the caller; with it, in this round */
+    Task task;
+    const void *argument;
+} pool;
+
+static void reset_pool(void) {
+    pthread_mutex_init(&pool.busy, 0);
+    pthread_mutex_init(&pool.lock, 0);
+    pthread_cond_init(&pool.wake, 0);
+    pool.members = 0;
+}
+
+__attribute__((constructor)) static void prepare(void) {
+    reset_pool();
+    pthread_atfork(0, 0, reset_pool); /* the child has none of the threads */
+}
+
+/* Whether *value has come to differ from `old` before patience, if any, was over. */
+static int changed(atomic_uint *value, unsigned old, int patience) {
+    for (int waits = 0; atomic_load_explicit(value, memory_order_acquire) == old; waits++) {
+        if (patience && waits > patience) return 0;
+        if (waits > SPINS) sched_yield();
+        if (waits > 1 << 30) waits = SPINS;
+    }
+    return 1;
+}
+
+static void *member(void *number) {
+    int64_t me = (int64_t)number;
+    for (unsigned seen = pool.born[me];; seen++) {
+        if (!changed(&pool.round, seen, SPINS + YIELDS)) {
+            pthread_mutex_lock(&pool.lock);
+            while (atomic_load(&pool.round) == seen) pthread_cond_wait(&pool.wake, &pool.lock);
+            pthread_mutex_unlock(&pool.lock);
+        }
+        if (me < pool.team) pool.task(pool.argument, me, pool.team);
+        atomic_fetch_sub(&pool.running, 1); /* those outside the team too: nobody may miss a round */
+    }
+    return 0;
+}
+
+/* Have `threads` threads, the caller among them, do a task; fewer where they cannot be had. */
+static void share(Task task, const void *argument, int64_t threads) {
+    if (threads > MOST_THREADS) threads = MOST_THREADS;
+    if (threads <= 1) {
+        task(argument, 0, 1);
+        return;
+    }
+    pthread_mutex_lock(&pool.busy);
+    while (pool.members < threads - 1) {
+        pthread_t thread;
+        int64_t number = pool.members + 1;
+        pool.born[number] = atomic_load(&pool.round);
+        if (pthread_create(&thread, 0, member, (void *)number)) break;
+        pthread_detach(thread);
+        pool.members = number;
+    }
+    pool.task = task;
+    pool.argument = argument;
+    pool.team = threads <= pool.members ? threads : pool.members + 1;
+    atomic_store(&pool.running, (unsigned)pool.members);
+    pthread_mutex_lock(&pool.lock);
+    atomic_fetch_add(&pool.round, 1);
+    pthread_cond_broadcast(&pool.wake);
+    pthread_mutex_unlock(&pool.lock);
+    task(argument, 0, pool.team);
+    for (unsigned left; (left = atomic_load(&pool.running)) > 0;) changed(&pool.running, left, 0);
+    pthread_mutex_unlock(&pool.busy);
+}
+
 typedef struct {
-    atomic_int arrived, round;
+    atomic_uint arrived, round;
 } Barrier;
 
-static void wait_for_all(Barrier *barrier, int team) {
-    int round = atomic_load(&barrier->round);
+static void wait_for_all(Barrier *barrier, int64_t team) {
+    unsigned round = atomic_load(&barrier->round);
     if (atomic_fetch_add(&barrier->arrived, 1) == team - 1) {
         atomic_store(&barrier->arrived, 0);
         atomic_store(&barrier->round, round + 1);
-        return;
+    } else {
+        changed(&barrier->round, round, 0);
     }
-    for (int spins = 0; atomic_load_explicit(&barrier->round, memory_order_acquire) == round; spins++)
-        if (spins > 4096) sched_yield();
 }
 
-/* This thread's share of 0 .. n - 1. What it does for one of them does not depend on who does it. */
+/* This thread's part of 0 .. n - 1. What it does for one of them does not depend on who does it. */
 #define SHARE(i, n) for (int64_t i = (n) * me / team, end_##i = (n) * (me + 1) / team; i < end_##i; i++)
 
-/* Run the rows on top of `length` slots; they take the slots after these. */
-void forward(const Stack *s, const Slots *slots, const Call *c) {
+typedef struct {
+    const Stack *stack;
+    const Slots *slots;
+    const Call *call;
+    Barrier *barrier;
+} Forward;
+
+static void forward_part(const void *argument, int64_t me, int64_t team) {
+    const Forward *f = argument;
+    const Stack *s = f->stack;
+    const Slots *slots = f->slots;
+    const Call *c = f->call;
+    Barrier *barrier = f->barrier;
     const int64_t rows = c->rows, h = s->hidden, attended = s->heads * s->head_dim;
     const int64_t wide = attended + 2 * s->kv_heads * s->head_dim, width = input_width(s);
     const int half = s->half_layers;
     float *x = c->workspace;                               /* (R, H) */
     float *input = x + rows * h;                           /* (R, width), then (R, A * D), then (R, H) */
     float *inner = input + rows * max_of(width, attended); /* (R, wide), then (R, intermediate) */
-    float *own = inner + rows * max_of(wide, s->intermediate);
-    Barrier barrier = {0};
-#pragma omp parallel num_threads(c->threads)
-    {
-        const int64_t me = omp_get_thread_num(), team = omp_get_num_threads();
-        float *mine = own + me * own_room(s, c);
-        SHARE(r, rows) {
-            memcpy(x + r * h, c->states ? c->states + r * h : s->embeddings + c->tokens[r] * h, h * sizeof(float));
-        }
-        for (int64_t l = 0; l < s->layer_count; l++) {
-            const Layer *layer = s->layers + l;
-            if (l) wait_for_all(&barrier, team);
-            SHARE(r, rows) {
-                float *to = input + r * width;
-                if (s->embedding_norm) {
-                    rms_norm(s->embeddings + c->tokens[r] * h, s->embedding_norm, s->eps, h, to);
-                    to += h;
-                }
-                rms_norm(x + r * h, layer->attention_norm, s->eps, h, to);
-                for (int64_t f = 0; f < c->capture_count; f++)
-                    if (c->capture[f] == l) memcpy(captured_row(s, c, r, f), x + r * h, h * sizeof(float));
-            }
-            wait_for_all(&barrier, team);
-            SHARE(p, wide / PANEL) {
-                panel_product(half, input, width, rows, width, layer->qkv, p, inner + p * PANEL, wide, 0);
-                add_bias(layer->qkv_bias, p, rows, inner + p * PANEL, wide);
-            }
-            wait_for_all(&barrier, team);
-            SHARE(r, rows) place_row(s, c, slots, l, r, inner + r * wide);
-            wait_for_all(&barrier, team);
-            for (int64_t i = me; i < rows * s->kv_heads; i += team) { /* later rows may see more: dealt in turn */
-                int64_t r = i / s->kv_heads;
-                attend(s, c, slots, l, r, i % s->kv_heads, inner + r * wide, mine, score_room(c), input + r * attended);
-            }
-            wait_for_all(&barrier, team);
-            SHARE(p, h / PANEL) {
-                panel_product(half, input, attended, rows, attended, layer->out, p, x + p * PANEL, h, 1);
-                add_bias(layer->out_bias, p, rows, x + p * PANEL, h);
-            }
-            wait_for_all(&barrier, team);
-            SHARE(r, rows) rms_norm(x + r * h, layer->mlp_norm, s->eps, h, input + r * h);
-            wait_for_all(&barrier, team);
-            SHARE(p, s->intermediate / PANEL) gated_panel(s, layer, input, rows, p, mine, inner);
-            wait_for_all(&barrier, team);
-            SHARE(p, h / PANEL) panel_product(half, inner, s->intermediate, rows, s->intermediate, layer->down, p,
-                                              x + p * PANEL, h, 1);
-        }
-        wait_for_all(&barrier, team);
-        const int64_t first = c->last_logits_only ? rows - 1 : 0;
-        SHARE(r, rows) {
-            if (r >= first) rms_norm(x + r * h, s->final_norm, s->eps, h, input + r * h);
-            for (int64_t f = 0; f < c->capture_count; f++)
-                if (c->capture[f] == s->layer_count) memcpy(captured_row(s, c, r, f), x + r * h, h * sizeof(float));
-        }
-        wait_for_all(&barrier, team);
-        SHARE(p, s->vocabulary / PANEL) panel_product(s->half_logits, input + first * h, h, rows - first, h, s->logits, p,
-                                                      c->logits + p * PANEL, s->vocabulary, 0);
+    float *mine = inner + rows * max_of(wide, s->intermediate) + me * own_room(s, c);
+    SHARE(r, rows) {
+        memcpy(x + r * h, c->states ? c->states + r * h : s->embeddings + c->tokens[r] * h, h * sizeof(float));
     }
+    for (int64_t l = 0; l < s->layer_count; l++) {
+        const Layer *layer = s->layers + l;
+        if (l) wait_for_all(barrier, team);
+        SHARE(r, rows) {
+            float *to = input + r * width;
+            if (s->embedding_norm) {
+                rms_norm(s->embeddings + c->tokens[r] * h, s->embedding_norm, s->eps, h, to);
+                to += h;
+            }
+            rms_norm(x + r * h, layer->attention_norm, s->eps, h, to);
+            for (int64_t f = 0; f < c->capture_count; f++)
+                if (c->capture[f] == l) memcpy(captured_row(s, c, r, f), x + r * h, h * sizeof(float));
+        }
+        wait_for_all(barrier, team);
+        SHARE(p, wide / PANEL) {
+            panel_product(half, input, width, rows, width, layer->qkv, p, inner + p * PANEL, wide, 0);
+            add_bias(layer->qkv_bias, p, rows, inner + p * PANEL, wide);
+        }
+        wait_for_all(barrier, team);
+        SHARE(r, rows) place_row(s, c, slots, l, r, inner + r * wide);
+        wait_for_all(barrier, team);
+        for (int64_t i = me; i < rows * s->kv_heads; i += team) { /* later rows may see more: dealt in turn */
+            int64_t r = i / s->kv_heads;
+            attend(s, c, slots, l, r, i % s->kv_heads, inner + r * wide, mine, score_room(c), input + r * attended);
+        }
+        wait_for_all(barrier, team);
+        SHARE(p, h / PANEL) {
+            panel_product(half, input, attended, rows, attended, layer->out, p, x + p * PANEL, h, 1);
+            add_bias(layer->out_bias, p, rows, x + p * PANEL, h);
+        }
+        wait_for_all(barrier, team);
+        SHARE(r, rows) rms_norm(x + r * h, layer->mlp_norm, s->eps, h, input + r * h);
+        wait_for_all(barrier, team);
+        SHARE(p, s->intermediate / PANEL) gated_panel(s, layer, input, rows, p, mine, inner);
+        wait_for_all(barrier, team);
+        SHARE(p, h / PANEL) panel_product(half, inner, s->intermediate, rows, s->intermediate, layer->down, p,
+                                          x + p * PANEL, h, 1);
+    }
+    wait_for_all(barrier, team);
+    const int64_t first = c->last_logits_only ? rows - 1 : 0;
+    SHARE(r, rows) {
+        if (r >= first) rms_norm(x + r * h, s->final_norm, s->eps, h, input + r * h);
+        for (int64_t f = 0; f < c->capture_count; f++)
+            if (c->capture[f] == s->layer_count) memcpy(captured_row(s, c, r, f), x + r * h, h * sizeof(float));
+    }
+    wait_for_all(barrier, team);
+    SHARE(p, s->vocabulary / PANEL) panel_product(s->half_logits, input + first * h, h, rows - first, h, s->logits, p,
+                                                  c->logits + p * PANEL, s->vocabulary, 0);
+}
+
+/* Run the rows on top of `length` slots; they take the slots after these. */
+void forward(const Stack *stack, const Slots *slots, const Call *call) {
+    Barrier barrier = {0};
+    Forward all = {stack, slots, call, &barrier};
+    share(forward_part, &all, call->threads);
+}
+
+typedef struct {
+    const void *weights;
+    const float *x;
+    float *y;
+    int64_t rows, depth, outputs;
+    int32_t half;
+} Product;
+
+static void product_part(const void *argument, int64_t me, int64_t team) {
+    const Product *p = argument;
+    SHARE(i, p->outputs / PANEL) panel_product(p->half, p->x, p->depth, p->rows, p->depth, p->weights, i, p->y + i * PANEL,
+                                               p->outputs, 0);
 }
 
 /* y (R, N) = x (R, K) times packed weights. */
 void product(const void *weights, int32_t half, const float *x, int64_t rows, int64_t depth, int64_t outputs, float *y,
              int32_t threads) {
-#pragma omp parallel for num_threads(threads)
-    for (int64_t p = 0; p < outputs / PANEL; p++)
-        panel_product(half, x, depth, rows, depth, weights, p, y + p * PANEL, outputs, 0);
+    Product all = {weights, x, y, rows, depth, outputs, half};
+    share(product_part, &all, threads);
 }
 
 /* Move slots base + rows[i], ascending, to base + i in all layers. */
@@ -397,32 +501,42 @@ void keep(const Stack *s, const Slots *slots, int64_t base, const int64_t *rows,
 }
 
 /* Whether n weights are all bf16 numbers. */
-int32_t is_half(const float *weights, int64_t n, int32_t threads) {
+int32_t is_half(const float *weights, int64_t n) {
     const uint32_t *bits = (const uint32_t *)weights;
     uint32_t lost = 0;
-#pragma omp parallel for num_threads(threads) reduction(| : lost)
     for (int64_t i = 0; i < n; i++) lost |= bits[i] & 0xffffu;
     return lost == 0;
+}
+
+typedef struct {
+    const uint32_t *bits;
+    uint32_t *packed;
+    int64_t outputs, depth;
+    int32_t half;
+} Packing;
+
+static void pack_part(const void *argument, int64_t me, int64_t team) {
+    const Packing *w = argument;
+    SHARE(p, (w->outputs + PANEL - 1) / PANEL)
+    for (int64_t k = 0; k < w->depth; k++) {
+        uint32_t word[PANEL];
+        for (int64_t j = 0; j < PANEL; j++) {
+            int64_t n = p * PANEL + j;
+            word[j] = n < w->outputs ? w->bits[n * w->depth + k] : 0;
+        }
+        uint32_t *to = w->packed + (p * w->depth + k) * (w->half ? LANES : PANEL);
+        for (int64_t j = 0; j < LANES; j++) {
+            to[j] = w->half ? word[j] >> 16 | (word[j + LANES] & 0xffff0000u) : word[j];
+            if (!w->half) to[j + LANES] = word[j + LANES];
+        }
+    }
 }
 
 /* Weights (N, K) -> (panels, K, PANEL): all that one input meets lies together; N is padded with zeros. Half: one
    32-bit word holds the bf16 numbers of output j and of output j + LANES of the panel. */
 void pack(const float *weights, int64_t outputs, int64_t depth, int32_t half, void *packed, int32_t threads) {
-    const uint32_t *bits = (const uint32_t *)weights;
-#pragma omp parallel for num_threads(threads)
-    for (int64_t p = 0; p < (outputs + PANEL - 1) / PANEL; p++)
-        for (int64_t k = 0; k < depth; k++) {
-            uint32_t word[PANEL];
-            for (int64_t j = 0; j < PANEL; j++) {
-                int64_t n = p * PANEL + j;
-                word[j] = n < outputs ? bits[n * depth + k] : 0;
-            }
-            uint32_t *to = (uint32_t *)packed + (p * depth + k) * (half ? LANES : PANEL);
-            for (int64_t j = 0; j < LANES; j++) {
-                to[j] = half ? word[j] >> 16 | (word[j + LANES] & 0xffff0000u) : word[j];
-                if (!half) to[j + LANES] = word[j + LANES];
-            }
-        }
+    Packing all = {(const uint32_t *)weights, packed, outputs, depth, half};
+    share(pack_part, &all, threads);
 }
 
 /* Whether any of LANES comparisons came out true. */

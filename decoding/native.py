@@ -23,7 +23,7 @@ SOURCE = Path(__file__).with_name("native.c")
 # No -ffast-math: it may reorder sums, and the order is what makes a row independent of its neighbours.
 FLAGS = (
     *("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast"),
-    *("-fopenmp", "-fPIC", "-shared"),
+    *("-pthread", "-fPIC", "-shared"),
 )
 _SECONDS = 120
 
@@ -77,9 +77,6 @@ class Call(ctypes.Structure):
 @functools.cache
 def library() -> ctypes.CDLL:
     """The compiled library, its functions typed; `NoNativeCode` where it cannot be had."""
-    # The library must find torch's OpenMP runtime loaded: two pools of threads would fight for the cores.
-    import torch  # noqa: F401
-
     path = _path()
     if not path.is_file():
         _compile(path)
@@ -109,7 +106,7 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.keep.restype = None
     found.product.argtypes = [c_void_p, c_int32, c_void_p, *(c_int64,) * 3, c_void_p, c_int32]
     found.product.restype = None
-    found.is_half.argtypes = [c_void_p, c_int64, c_int32]
+    found.is_half.argtypes = [c_void_p, c_int64]
     found.is_half.restype = c_int32
     found.pack.argtypes = [c_void_p, c_int64, c_int64, c_int32, c_void_p, c_int32]
     found.pack.restype = None

@@ -244,8 +244,8 @@ def _joined(*parts: nn.Linear) -> torch.Tensor:
 
 def are_half(weights: Sequence[torch.Tensor]) -> bool:
     """Whether all of these contiguous fp32 tensors are bf16 numbers: then half the memory holds the same."""
-    is_half, threads = native.library().is_half, torch.get_num_threads()
-    return all(is_half(weight.data_ptr(), weight.numel(), threads) for weight in weights)
+    is_half = native.library().is_half
+    return all(is_half(weight.data_ptr(), weight.numel()) for weight in weights)
 
 
 def pack(weight_NK: torch.Tensor, half: bool) -> torch.Tensor:

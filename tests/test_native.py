@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -88,14 +89,47 @@ def test_a_cache_that_cannot_be_written_is_a_reason(fresh: Path, tmp_path: Path)
         native.library()
 
 
-def test_torch_and_the_library_share_their_threads() -> None:
-    """Two OpenMP runtimes in a process would have two pools that spin against each other."""
-    script = (
-        "from decoding import native; native.library()\n"
-        "print({line.split()[-1] for line in open('/proc/self/maps') if 'omp' in line.split('/')[-1]})"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.count("omp") == done.stdout.count("gomp") == 1, done.stdout
+def many_products(threads: int, rounds: int, seed: int) -> bool:
+    """Whether products by a team of so many threads are those of one thread, to the bit."""
+    rng, before = np.random.default_rng(seed), torch.get_num_threads()
+    product = PackedProduct(half_weights(rng, 7 * PANEL, 33, half=True))
+    x = torch.from_numpy(rng.normal(size=(rounds, 3, 33)).astype(np.float32))
+    try:
+        torch.set_num_threads(1)
+        alone = [product(one) for one in x]
+        torch.set_num_threads(threads)
+        together = [product(one) for one in x]
+    finally:
+        torch.set_num_threads(before)
+    return all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_a_team_of_any_size_does_the_same(threads: int) -> None:
+    """It grows and shrinks between calls; members outside of it miss no round."""
+    assert many_products(threads, 200, seed=threads)
+
+
+def test_a_team_that_slept_wakes_up() -> None:
+    assert many_products(2, 1, seed=0)
+    time.sleep(0.2)  # longer than its members stay awake
+    assert many_products(2, 1, seed=1)
+
+
+def test_callers_take_turns() -> None:
+    """Python threads that call at once: ctypes lets go of the interpreter's lock."""
+    with ThreadPoolExecutor(4) as callers:
+        assert all(callers.map(lambda seed: many_products(2, 100, seed), range(8)))
+
+
+@pytest.mark.filterwarnings("ignore:This process")  # Python's own warning of forks beside threads
+def test_a_fork_has_a_team_of_its_own() -> None:
+    assert many_products(3, 5, seed=0)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if many_products(3, 5, seed=1) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert many_products(3, 5, seed=2)
 
 
 def half_weights(rng: np.random.Generator, outputs: int, inputs: int, half: bool) -> torch.Tensor:

@@ -1,0 +1,187 @@
+"""What a cycle does outside the models' forwards: every part, and its share of the cycle.
+
+Decodes with the parts wrapped in clocks: plain, the drafter's usual setting and 4x8, at temperature 0 and at
+1 without top-k, where noise is drawn for whole vocabularies. A second table times what a policy asks for:
+its features at the root and after a level.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import bootstrap
+
+import decoding.target
+from benchmarks.cycle import PROMPTS
+from benchmarks.measure import Samples, command, interleaved, print_ratios
+from decoding.controller import Controller, DraftView, FixedController, PlainController
+from decoding.decoder import SpeculativeDecoder
+from decoding.drafters.beam import Beam
+from decoding.drafters.eagle import EagleDrafter, EagleState
+from decoding.features import DepthFeatures, SizeFeatures
+from decoding.sampling import TokenChooser
+from decoding.scoring import Scorer
+from decoding.timing import PHASES, now
+from decoding.tree import DraftTree
+
+TOKENS = 48
+FORWARDS = ("target forward", "head forward")
+# In the order of a cycle. "Other" is what is left of a phase beside its own parts.
+PARTS = (
+    *FORWARDS,
+    "scores (noise at T 1)",
+    "tree",
+    "draft, other",
+    "selection",
+    "mask",
+    "choice of tokens (noise at T 1)",
+    "verify, other",
+    "commit: caches, features",
+    "controller",
+    "outside of phases",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    return command("overhead", __doc__, run, arguments)
+
+
+def run(console: Console, decoder: SpeculativeDecoder, options: argparse.Namespace) -> dict[str, Samples]:
+    """Measure and print; returns each part's share of the cycle, by arm and round."""
+    drafter = decoder.drafter
+    arms: dict[str, tuple[float, Controller]] = {}
+    for temperature in (0.0, 1.0):
+        arms[f"plain, T {temperature:g}"] = (temperature, PlainController())
+        for depth, size in dict.fromkeys(((drafter.draft_depth, drafter.verification_size), (4, 8))):
+            arms[f"{depth}x{size}, T {temperature:g}"] = (temperature, FixedController(depth, size))
+    samples: dict[str, Samples] = {name: defaultdict(list) for name in arms}
+    rng = np.random.default_rng(0)
+    for number in range(options.rounds + 1):
+        prompt = PROMPTS[number % len(PROMPTS)]
+        for name in rng.permutation(list(arms)):
+            seconds, cycles = decode(decoder, prompt, *arms[name], seed=number)
+            if number:  # round 0 warms every shape
+                total = sum(seconds.values())
+                samples[name]["cycle_ms"].append(total / cycles * 1e3)
+                for part in PARTS:
+                    samples[name][part].append(seconds[part] / total)
+                outside = 1 - sum(seconds[part] for part in FORWARDS) / total
+                samples[name]["outside the forwards"].append(outside)
+    console.print(_table(samples))
+    features = interleaved(_features(), 20 * options.rounds)
+    print_ratios(console, "features of a policy, ms", features, "depth policy at the root")
+    return {name: dict(parts) for name, parts in samples.items()} | {"features_ms": features}
+
+
+@contextmanager
+def timed(owner: Any, name: str, seconds: dict[str, float], part: str) -> Iterator[None]:
+    """Charge the calls of `owner.name` to `part`."""
+    function: Callable[..., Any] = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            seconds[part] += time.perf_counter() - started
+
+    with mock.patch.object(owner, name, call):
+        yield
+
+
+def decode(
+    decoder: SpeculativeDecoder, prompt: str, temperature: float, controller: Controller, seed: int
+) -> tuple[dict[str, float], int]:
+    """Seconds of each part over one text, and its cycles."""
+    device = decoder.target.device
+    session = decoder.open_session(
+        decoder.as_user(prompt), max_new_tokens=TOKENS, temperature=temperature, seed=seed
+    )
+    seconds: dict[str, float] = defaultdict(float)
+    with ExitStack() as clocks:
+        parts: list[tuple[Any, str, str]] = [
+            (decoder.target, "forward", "target forward"),
+            (decoding.target, "tree_attention_mask", "mask"),
+            (Scorer, "survival", "scores (noise at T 1)"),
+            (Beam, "grow", "tree"),
+            (TokenChooser, "choose", "choice of tokens (noise at T 1)"),
+        ]
+        if isinstance(decoder.drafter, EagleDrafter):
+            parts += [(EagleState, "_layer", "head forward"), (decoder.drafter, "fuse", "head forward")]
+        for owner, name, part in parts:
+            clocks.enter_context(timed(owner, name, seconds, part))
+        started = now(device)
+        records = list(session.run(controller))
+        wall = now(device) - started
+    phases = {name: sum(getattr(record.seconds, name) for record in records) for name in PHASES}
+    seconds["target forward"] -= seconds["mask"]  # it is built inside
+    drafting = seconds["head forward"] + seconds["scores (noise at T 1)"] + seconds["tree"]
+    verifying = seconds["target forward"] + seconds["mask"] + seconds["choice of tokens (noise at T 1)"]
+    seconds["draft, other"] = phases["draft"] - drafting
+    seconds["verify, other"] = phases["verify"] - verifying
+    seconds["selection"], seconds["controller"] = phases["select"], phases["policy"]
+    seconds["commit: caches, features"] = phases["commit"]
+    seconds["outside of phases"] = wall - sum(phases.values())
+    return seconds, len(records)
+
+
+def _table(samples: dict[str, Samples]) -> Table:
+    table = Table(title="a cycle's parts, % of it (medians; 95 % interval of the sum outside the forwards)")
+    table.add_column("")
+    for name in samples:
+        table.add_column(name, justify="right")
+    for part in PARTS:
+        table.add_row(part, *(f"{100 * np.median(parts[part]):.2f}" for parts in samples.values()))
+    table.add_section()
+    sums, intervals = [], []
+    for parts in samples.values():
+        values = parts["outside the forwards"]
+        low, high = bootstrap(
+            (values,), np.median, method="percentile", n_resamples=2000, rng=0
+        ).confidence_interval
+        sums.append(f"{100 * np.median(values):.2f}")
+        intervals.append(f"{100 * low:.2f} .. {100 * high:.2f}")
+    table.add_row("outside the forwards", *sums)
+    table.add_row("95 % interval", *intervals)
+    table.add_row("cycle, ms", *(f"{np.median(parts['cycle_ms']):.2f}" for parts in samples.values()))
+    return table
+
+
+def _features() -> dict[str, Callable[[], float]]:
+    """Seconds of each kind of features, of a tree of 4 levels of 16 nodes."""
+    tree, roots = DraftTree(1), DraftTree(1)
+    for _ in range(4):
+        level = tree.level(tree.height)
+        parents = [level[place % len(level)] for place in range(16)]
+        tree.add_level(list(range(16)), parents, [-0.1 * place for place in range(16)])
+    deep, shallow = (DraftView(one, 8, 300, 60) for one in (tree, roots))
+    depth_features, size_features = DepthFeatures(4, 8), SizeFeatures(32, 8)
+
+    def timer(features: Callable[[DraftView], Any], view: DraftView) -> Callable[[], float]:
+        def measure() -> float:
+            started = time.perf_counter()
+            features(view)
+            return time.perf_counter() - started
+
+        return measure
+
+    return {
+        "depth policy at the root": timer(depth_features, shallow),
+        "depth policy after a level": timer(depth_features, deep),
+        "size policy": timer(size_features, deep),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
