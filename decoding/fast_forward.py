@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from decoding import native
+from decoding.machine import native_threads
 from decoding.packed import PackedStack
 
 _FIRST_SLOTS = 256
@@ -144,7 +145,7 @@ class FastForward:
             length=cache.length,
             capture_count=len(self.capture),
             last_logits_only=last_logits_only,
-            threads=torch.get_num_threads(),
+            threads=native_threads(),
         )
         if states_RH is not None:
             states_RH = states_RH.contiguous()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -28,6 +30,35 @@ def use_threads(threads: int | None) -> int:
     chosen = threads or min(cores, int(wished) if wished.isdecimal() and int(wished) else cores)
     torch.set_num_threads(chosen)
     return chosen
+
+
+# What torch had when `native_alone` took it; None outside.
+_team: int | None = None
+
+
+@contextmanager
+def native_alone() -> Iterator[None]:
+    """Let torch compute with one thread and native code with as many as torch had.
+
+    torch's threads spin for milliseconds after an operation that used them, on the cores that the next
+    forward's own threads want; what a cycle asks of torch is too small to be shared out.
+    """
+    global _team
+    if _team is not None:
+        yield
+        return
+    _team = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(_team)
+        _team = None
+
+
+def native_threads() -> int:
+    """How many threads native code computes with."""
+    return torch.get_num_threads() if _team is None else _team
 
 
 def resolve_device(device: str | torch.device = "auto") -> torch.device:

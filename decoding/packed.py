@@ -15,6 +15,7 @@ from torch import nn
 
 from decoding import native
 from decoding.drafters.eagle_head import EagleHead
+from decoding.machine import native_threads
 
 # Families whose layer is that of native.c; see `FastForward.check` for who makes sure.
 FAMILIES = ("llama", "mistral", "qwen2")
@@ -215,7 +216,7 @@ class PackedProduct:
             self.inputs,
             self.outputs,
             y_RN.data_ptr(),
-            torch.get_num_threads(),
+            native_threads(),
         )
         return y_RN
 
@@ -254,7 +255,5 @@ def pack(weight_NK: torch.Tensor, half: bool) -> torch.Tensor:
     panel = native.library().panel()
     dtype = torch.bfloat16 if half else torch.float32
     packed = torch.empty(-(-outputs // panel), inputs, panel, dtype=dtype)
-    native.library().pack(
-        weight_NK.data_ptr(), outputs, inputs, half, packed.data_ptr(), torch.get_num_threads()
-    )
+    native.library().pack(weight_NK.data_ptr(), outputs, inputs, half, packed.data_ptr(), native_threads())
     return packed

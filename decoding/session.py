@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from decoding.chain import Drawn, ModelChain, SeededDraws, draft_chain
 from decoding.controller import HISTORY, Controller, DraftView, Question, RootChoice, answer
 from decoding.drafters.base import Drafter
+from decoding.machine import native_alone
 from decoding.noise import NoiseStream
 from decoding.records import CycleRecord
 from decoding.sampling import Sampling, TokenChooser, no_distribution, token_probs
@@ -92,7 +94,8 @@ class Session:
         self._history: deque[CycleRecord] = deque(maxlen=HISTORY)
         started = now(target.device)
         self.cache = target.new_cache()
-        self._prefill()
+        with nullcontext() if target.fast is None else native_alone():
+            self._prefill()
         self.prefill_seconds = now(target.device) - started
 
     @property
@@ -131,6 +134,19 @@ class Session:
             raise ValueError("the request is finished: it met an end token, a stop string or its token limit")
         if self._broken:
             raise ValueError("the request failed while a draft was verified: begin it anew")
+        cycle = self._cycle()
+        if self._target.fast is None:
+            return (yield from cycle)
+        reply: int | None = None
+        while True:
+            try:
+                with native_alone():
+                    question = cycle.send(reply) if reply is not None else next(cycle)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+            reply = yield question  # whoever answers may want all of torch's threads
+
+    def _cycle(self) -> Cycle:
         clock = self._clock
         clock.start()
         context_length = len(self.committed)
