@@ -6,8 +6,11 @@ size, P slots of a panel, K last slots, which a mask speaks of.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from ctypes import byref
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -15,6 +18,7 @@ import torch
 from decoding import native
 from decoding.machine import native_threads
 from decoding.packed import PackedStack
+from decoding.survival import LevelScale, NativeSurvival, empty_best
 
 _FIRST_SLOTS = 256
 # Rows of one call: their activations stay in the processor's cache while the weights pass by.
@@ -63,6 +67,26 @@ class SlotCache:
         self.length = base + len(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """What a forward returns: logits (R or 1, V), the captured outputs (R, F * H) if layers are captured, and
+    of each row the largest logit and its token, see `largest_of_rows`, or the survival that was asked for."""
+
+    logits_RV: torch.Tensor
+    captured_RF: torch.Tensor | None
+    best: tuple[list[float], list[int]]
+    survival: NativeSurvival | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Asks for the survival of a level's tokens beside the logits, at temperature 0: its scale, and how many
+    of each row's best."""
+
+    scale: LevelScale
+    width: int
+
+
 class FastForward:
     """Runs rows through a packed stack.
 
@@ -84,72 +108,96 @@ class FastForward:
     def forward(
         self,
         token_ids: Sequence[int],
-        positions_R: np.ndarray,
+        positions_R: np.ndarray | Sequence[int],
         cache: SlotCache,
         *,
         mask_RK: np.ndarray | None = None,
-        states_RH: torch.Tensor | None = None,
+        states_H: torch.Tensor | None = None,
+        state_rows: Sequence[int] | None = None,
         last_logits_only: bool = False,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        scores: Scores | None = None,
+    ) -> Forwarded:
         """Run R rows on top of the cache, which grows by R slots.
 
         Args:
             token_ids: R ids.
-            positions_R: int64, each row's position.
+            positions_R: each row's position.
             cache: of this stack.
             mask_RK: which of the last K slots (these R among them) each row attends to; all before are open.
                 None: each row attends to all slots up to its own.
-            states_RH: fp32, what goes into the first layer; None = the tokens' embeddings.
+            states_H: fp32 (any, H), what goes into the first layer; None = the tokens' embeddings.
+            state_rows: for each of the R rows its row of `states_H`; None = row by row.
             last_logits_only: logits of the last row alone.
-
-        Returns:
-            logits (R or 1, V), and the captured outputs (R, F * H) if layers are captured.
+            scores: asks for `survival`; of the last row alone where `last_logits_only`.
         """
         rows = len(token_ids)
         if mask_RK is not None or rows <= _MOST_ROWS:
-            return self._call(token_ids, positions_R, cache, mask_RK, states_RH, last_logits_only)
+            return self._call(
+                token_ids, positions_R, cache, mask_RK, states_H, state_rows, last_logits_only, scores
+            )
+        assert state_rows is None, "rows of states are for the few of a level"
         parts = []
         for start in range(0, rows, _MOST_ROWS):
             piece = slice(start, start + _MOST_ROWS)
-            states = None if states_RH is None else states_RH[piece]
-            # Logits of a piece before the last would be thrown away, and they are a fifth of the work.
+            states = None if states_H is None else states_H[piece]
             parts.append(
-                self._call(token_ids[piece], positions_R[piece], cache, None, states, last_logits_only)
+                self._call(
+                    token_ids[piece], positions_R[piece], cache, None, states, None, last_logits_only, scores
+                )
             )
-        captured = [part for _, part in parts if part is not None]
-        logits = parts[-1][0] if last_logits_only else torch.cat([part for part, _ in parts])
-        return logits, torch.cat(captured) if captured else None
+        captured = [part.captured_RF for part in parts if part.captured_RF is not None]
+        captured_RF = torch.cat(captured) if captured else None
+        if last_logits_only:
+            return replace(parts[-1], captured_RF=captured_RF)
+        values, tokens = zip(*(part.best for part in parts), strict=True)
+        best = (list(chain.from_iterable(values)), list(chain.from_iterable(tokens)))
+        return Forwarded(torch.cat([part.logits_RV for part in parts]), captured_RF, best)
 
     def _call(
         self,
         token_ids: Sequence[int],
-        positions_R: np.ndarray,
+        positions_R: np.ndarray | Sequence[int],
         cache: SlotCache,
         mask_RK: np.ndarray | None,
-        states_RH: torch.Tensor | None,
+        states_H: torch.Tensor | None,
+        state_rows: Sequence[int] | None,
         last_logits_only: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        scores: Scores | None,
+    ) -> Forwarded:
         stack, rows = self.packed.stack, len(token_ids)
         cache.make_room(cache.length + rows)
-        tokens_R = np.array(token_ids, dtype=np.int64)
-        positions_R = np.ascontiguousarray(positions_R, dtype=np.int64)
-        cos_TD, sin_TD = self.packed.angles(int(positions_R.max()) + 1)
-        logits_RV = torch.empty(1 if last_logits_only else rows, stack.vocabulary)
+        # One array for the rows' whole numbers: each array costs more than what is in it.
+        wholes_3R = np.zeros((3, rows), dtype=np.int64)
+        wholes_3R[0], wholes_3R[1] = token_ids, positions_R
+        wholes, row_bytes = wholes_3R.ctypes.data, 8 * rows
+        cos_TD, sin_TD = self.packed.angles(int(wholes_3R[1].max()) + 1)
+        scored = 1 if last_logits_only else rows
+        logits_RV = torch.empty(scored, stack.vocabulary)
+        normalisers_R2, best_RW, tokens_RW = empty_best(scored, 1 if scores is None else scores.width)
         call = native.Call(
-            tokens=tokens_R.ctypes.data,
-            positions=positions_R.ctypes.data,
+            tokens=wholes,
+            positions=wholes + row_bytes,
             cos=cos_TD.data_ptr(),
             sin=sin_TD.data_ptr(),
             logits=logits_RV.data_ptr(),
+            best=best_RW.ctypes.data,
+            best_tokens=tokens_RW.ctypes.data,
+            normalisers=normalisers_R2.ctypes.data,
             rows=rows,
             length=cache.length,
             capture_count=len(self.capture),
+            outputs=self.packed.outputs,
             last_logits_only=last_logits_only,
             threads=native_threads(),
         )
-        if states_RH is not None:
-            states_RH = states_RH.contiguous()
-            call.states = states_RH.data_ptr()
+        if scores is not None:
+            call.width, call.kappa, call.log_a = scores.width, scores.scale.kappa, math.log(scores.scale.a)
+        if states_H is not None:
+            states_H = states_H.contiguous()
+            call.states = states_H.data_ptr()
+        if state_rows is not None:
+            wholes_3R[2] = state_rows
+            call.state_rows = wholes + 2 * row_bytes
         if mask_RK is not None:
             mask_RK = np.ascontiguousarray(mask_RK, dtype=np.uint8)
             call.mask, call.seen = mask_RK.ctypes.data, mask_RK.shape[1]
@@ -157,10 +205,19 @@ class FastForward:
         if len(self.capture):
             captured_RF = torch.empty(rows, len(self.capture) * stack.hidden)
             call.captured, call.capture = captured_RF.data_ptr(), self.capture.ctypes.data
+        self._run(call, cache)
+        logits_RV = logits_RV[:, : self.packed.outputs]
+        if scores is None:
+            best = (best_RW[:, 0].tolist(), tokens_RW[:, 0].tolist())
+            return Forwarded(logits_RV, captured_RF, best)
+        survival = NativeSurvival(logits_RV, scores.scale, normalisers_R2, best_RW, tokens_RW)
+        return Forwarded(logits_RV, captured_RF, ([], []), survival)
+
+    def _run(self, call: native.Call, cache: SlotCache) -> None:
+        stack = self.packed.stack
         needed = self._native.workspace_floats(byref(stack), byref(call))
         if len(self._workspace) < needed:
             self._workspace = torch.empty(needed)
         call.workspace = self._workspace.data_ptr()
         self._native.forward(byref(stack), byref(cache.slots), byref(call))
-        cache.length += rows
-        return logits_RV[:, : self.packed.outputs], captured_RF
+        cache.length += call.rows

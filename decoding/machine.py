@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -36,24 +34,25 @@ def use_threads(threads: int | None) -> int:
 _team: int | None = None
 
 
-@contextmanager
-def native_alone() -> Iterator[None]:
+class native_alone:
     """Let torch compute with one thread and native code with as many as torch had.
 
     torch's threads spin for milliseconds after an operation that used them, on the cores that the next
     forward's own threads want; what a cycle asks of torch is too small to be shared out.
     """
-    global _team
-    if _team is not None:
-        yield
-        return
-    _team = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(_team)
-        _team = None
+
+    def __enter__(self) -> None:
+        global _team
+        self._outermost = _team is None
+        if self._outermost:
+            _team = torch.get_num_threads()
+            torch.set_num_threads(1)
+
+    def __exit__(self, *error: object) -> None:
+        global _team
+        if self._outermost and _team is not None:
+            torch.set_num_threads(_team)
+            _team = None
 
 
 def native_threads() -> int:

@@ -63,15 +63,20 @@ typedef struct {
 typedef struct {
     const int64_t *tokens;    /* (R) */
     const int64_t *positions; /* (R) */
-    const float *states;      /* (R, H), the layers' input, in place of the tokens' embeddings; null = these */
+    const float *states;      /* (any, H), the layers' input, in place of the tokens' embeddings; null = these */
+    const int64_t *state_rows; /* (R), the row of `states` that each row takes; null = its own */
     const uint8_t *mask;      /* (R, seen): which of the last `seen` slots a row attends to; null = all up to its own */
     const float *cos, *sin;   /* (positions, D / 2) */
     float *captured;          /* (R, capture_count * H): outputs of the layers in `capture`, 1 = the first; or null */
     const int64_t *capture;
     float *logits;            /* (R or 1, vocabulary) */
+    float *best;              /* of each row with logits, (width or 1): see survival(), or largest() where width is 0 */
+    int64_t *best_tokens;     /* the same */
+    float *normalisers;       /* (R or 1, 2), where width is not 0 */
     float *workspace;         /* workspace_floats() */
-    int64_t rows, length, seen, capture_count;
+    int64_t rows, length, seen, capture_count, outputs, width; /* of the logits `outputs` are no padding */
     int32_t last_logits_only, threads;
+    float kappa, log_a;
 } Call;
 
 /* m <= TILE rows times one panel: y[r][j] = sum over k of x[r][k] w[k][j], each sum in ascending k. */
@@ -383,6 +388,83 @@ static void wait_for_all(Barrier *barrier, int64_t team) {
 /* This thread's part of 0 .. n - 1. What it does for one of them does not depend on who does it. */
 #define SHARE(i, n) for (int64_t i = (n) * me / team, end_##i = (n) * (me + 1) / team; i < end_##i; i++)
 
+/* Whether any of LANES comparisons came out true. */
+ALWAYS int any_lane(vi truth) {
+    int32_t any = 0;
+    for (int lane = 0; lane < LANES; lane++) any |= truth[lane];
+    return any != 0;
+}
+
+/* The largest of n and its place, the lowest where several are; any NaN makes the value NaN. */
+static void largest(const float *x, int64_t n, float *value, int64_t *place) {
+    enum { BLOCK = 32 * LANES }; /* searched for the place once it is known to hold the largest so far */
+    float best = -INFINITY;
+    vi odd = {0};
+    int nan = 0;
+    *place = 0;
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        int64_t end = start + BLOCK < n ? start + BLOCK : n, i = start;
+        vf most = (vf){0} - INFINITY;
+        for (; i + LANES <= end; i += LANES) {
+            vf v = *(const vfu *)(x + i);
+            vi more = v > most;
+            odd |= v != v;
+            most = (vf)(((vi)v & more) | ((vi)most & ~more));
+        }
+        float here = -INFINITY;
+        for (int lane = 0; lane < LANES; lane++) here = most[lane] > here ? most[lane] : here;
+        for (; i < end; i++) {
+            nan |= x[i] != x[i];
+            here = x[i] > here ? x[i] : here;
+        }
+        if (here > best) {
+            best = here;
+            for (*place = start; x[*place] != best;) ++*place;
+        }
+    }
+    *value = nan || any_lane(odd) ? NAN : best;
+}
+
+/* Offer a value to the `width` best of a row so far: best first, the lower place before its equals, NaN last. Returns
+   how many are held. */
+static int64_t offer(float x, int64_t place, int64_t held, int64_t width, float *values, int64_t *places) {
+    float value = x == x ? x : -INFINITY;
+    if (held == width && !(value > values[width - 1])) return held;
+    int64_t at = held < width ? held : width - 1;
+    for (; at > 0 && values[at - 1] < value; at--) {
+        values[at] = values[at - 1];
+        places[at] = places[at - 1];
+    }
+    values[at] = value;
+    places[at] = place;
+    return held < width ? held + 1 : held;
+}
+
+/* log survival of a level's tokens after one parent: (x - m) / kappa - log sum e^((x - m) / kappa) + log_a, m the
+   largest of n logits x, see Scorer. `normalisers` (2): m and the logarithm; `values` and `places` (width <= n): the best,
+   best first. */
+static void survival(const float *x, int64_t n, float kappa, float log_a, int64_t width, float *normalisers, float *values,
+                     int64_t *places) {
+    int64_t i = 0, held = 0;
+    float most;
+    vf sums = {0};
+    largest(x, n, &most, places);
+    for (; i + LANES <= n; i += LANES) {
+        vf v = *(const vfu *)(x + i);
+        sums += exponential((v - most) / kappa);
+        if (held == width && !any_lane(v > values[width - 1])) continue;
+        for (int64_t j = i; j < i + LANES; j++) held = offer(x[j], j, held, width, values, places);
+    }
+    float sum = lane_sum(sums);
+    for (; i < n; i++) {
+        sum += expf((x[i] - most) / kappa);
+        held = offer(x[i], i, held, width, values, places);
+    }
+    normalisers[0] = most;
+    normalisers[1] = logf(sum);
+    for (int64_t w = 0; w < width; w++) values[w] = (values[w] - most) / kappa - normalisers[1] + log_a;
+}
+
 typedef struct {
     const Stack *stack;
     const Slots *slots;
@@ -404,7 +486,8 @@ static void forward_part(const void *argument, int64_t me, int64_t team) {
     float *inner = input + rows * max_of(width, attended); /* (R, wide), then (R, intermediate) */
     float *mine = inner + rows * max_of(wide, s->intermediate) + me * own_room(s, c);
     SHARE(r, rows) {
-        memcpy(x + r * h, c->states ? c->states + r * h : s->embeddings + c->tokens[r] * h, h * sizeof(float));
+        const float *state = c->states + (c->state_rows ? c->state_rows[r] : r) * h;
+        memcpy(x + r * h, c->states ? state : s->embeddings + c->tokens[r] * h, h * sizeof(float));
     }
     for (int64_t l = 0; l < s->layer_count; l++) {
         const Layer *layer = s->layers + l;
@@ -454,6 +537,15 @@ static void forward_part(const void *argument, int64_t me, int64_t team) {
     wait_for_all(barrier, team);
     SHARE(p, s->vocabulary / PANEL) panel_product(s->half_logits, input + first * h, h, rows - first, h, s->logits, p,
                                                   c->logits + p * PANEL, s->vocabulary, 0);
+    wait_for_all(barrier, team);
+    SHARE(r, rows - first) {
+        const float *scores = c->logits + r * s->vocabulary;
+        if (c->width)
+            survival(scores, c->outputs, c->kappa, c->log_a, c->width, c->normalisers + 2 * r, c->best + r * c->width,
+                     c->best_tokens + r * c->width);
+        else
+            largest(scores, c->outputs, c->best + r, c->best_tokens + r);
+    }
 }
 
 /* Run the rows on top of `length` slots; they take the slots after these. */
@@ -539,89 +631,16 @@ void pack(const float *weights, int64_t outputs, int64_t depth, int32_t half, vo
     share(pack_part, &all, threads);
 }
 
-/* Whether any of LANES comparisons came out true. */
-ALWAYS int any_lane(vi truth) {
-    int32_t any = 0;
-    for (int lane = 0; lane < LANES; lane++) any |= truth[lane];
-    return any != 0;
-}
-
-/* The largest of n and its place, the lowest where several are; any NaN makes the value NaN. */
-static void largest(const float *x, int64_t n, float *value, int64_t *place) {
-    enum { BLOCK = 32 * LANES }; /* searched for the place once it is known to hold the largest so far */
-    float best = -INFINITY;
-    vi odd = {0};
-    int nan = 0;
-    *place = 0;
-    for (int64_t start = 0; start < n; start += BLOCK) {
-        int64_t end = start + BLOCK < n ? start + BLOCK : n, i = start;
-        vf most = (vf){0} - INFINITY;
-        for (; i + LANES <= end; i += LANES) {
-            vf v = *(const vfu *)(x + i);
-            vi more = v > most;
-            odd |= v != v;
-            most = (vf)(((vi)v & more) | ((vi)most & ~more));
-        }
-        float here = -INFINITY;
-        for (int lane = 0; lane < LANES; lane++) here = most[lane] > here ? most[lane] : here;
-        for (; i < end; i++) {
-            nan |= x[i] != x[i];
-            here = x[i] > here ? x[i] : here;
-        }
-        if (here > best) {
-            best = here;
-            for (*place = start; x[*place] != best;) ++*place;
-        }
-    }
-    *value = nan || any_lane(odd) ? NAN : best;
-}
-
 /* `largest` of each row of logits (R, n), rows ld apart. */
 void largest_of_rows(const float *logits, int64_t rows, int64_t ld, int64_t n, float *values, int64_t *places) {
     for (int64_t r = 0; r < rows; r++) largest(logits + r * ld, n, values + r, places + r);
 }
 
-/* Offer a value to the `width` best of a row so far: best first, the lower place before its equals, NaN last. Returns
-   how many are held. */
-static int64_t offer(float x, int64_t place, int64_t held, int64_t width, float *values, int64_t *places) {
-    float value = x == x ? x : -INFINITY;
-    if (held == width && !(value > values[width - 1])) return held;
-    int64_t at = held < width ? held : width - 1;
-    for (; at > 0 && values[at - 1] < value; at--) {
-        values[at] = values[at - 1];
-        places[at] = places[at - 1];
-    }
-    values[at] = value;
-    places[at] = place;
-    return held < width ? held + 1 : held;
-}
-
-/* log survival of a level's tokens: (x - m) / kappa - log sum e^((x - m) / kappa) + log_a, m the row's largest, see
-   Scorer. Rows of n logits, ld apart; `normalisers` (R, 2): m and the logarithm; `values` and `places` (R, width): the best of each row, best first. width <= n. */
-void survival(const float *logits, int64_t rows, int64_t ld, int64_t n, float kappa, float log_a, int64_t width,
-              float *normalisers, float *values, int64_t *places) {
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = logits + r * ld;
-        float *value = values + r * width, most;
-        int64_t *place = places + r * width, ignored;
-        largest(x, n, &most, &ignored);
-        vf sums = {0};
-        int64_t i = 0, held = 0;
-        for (; i + LANES <= n; i += LANES) {
-            vf v = *(const vfu *)(x + i);
-            sums += exponential((v - most) / kappa);
-            if (held == width && !any_lane(v > value[width - 1])) continue;
-            for (int64_t j = i; j < i + LANES; j++) held = offer(x[j], j, held, width, value, place);
-        }
-        float sum = lane_sum(sums);
-        for (; i < n; i++) {
-            sum += expf((x[i] - most) / kappa);
-            held = offer(x[i], i, held, width, value, place);
-        }
-        normalisers[2 * r] = most;
-        normalisers[2 * r + 1] = logf(sum);
-        for (int64_t w = 0; w < width; w++) value[w] = (value[w] - most) / kappa - normalisers[2 * r + 1] + log_a;
-    }
+/* `survival` of each row of logits (R, n), rows ld apart. */
+void survival_of_rows(const float *logits, int64_t rows, int64_t ld, int64_t n, float kappa, float log_a, int64_t width,
+                      float *normalisers, float *values, int64_t *places) {
+    for (int64_t r = 0; r < rows; r++)
+        survival(logits + r * ld, n, kappa, log_a, width, normalisers + 2 * r, values + r * width, places + r * width);
 }
 
 int64_t panel(void) { return PANEL; }

@@ -67,10 +67,12 @@ class Call(ctypes.Structure):
     """`Call` of native.c: one forward."""
 
     _fields_ = [
-        *((name, c_void_p) for name in ("tokens", "positions", "states", "mask", "cos", "sin")),
-        *((name, c_void_p) for name in ("captured", "capture", "logits", "workspace")),
-        *((name, c_int64) for name in ("rows", "length", "seen", "capture_count")),
+        *((name, c_void_p) for name in ("tokens", "positions", "states", "state_rows")),
+        *((name, c_void_p) for name in ("mask", "cos", "sin", "captured", "capture")),
+        *((name, c_void_p) for name in ("logits", "best", "best_tokens", "normalisers", "workspace")),
+        *((name, c_int64) for name in ("rows", "length", "seen", "capture_count", "outputs", "width")),
         *((name, c_int32) for name in ("last_logits_only", "threads")),
+        *((name, c_float) for name in ("kappa", "log_a")),
     ]
 
 
@@ -112,8 +114,8 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.pack.restype = None
     found.largest_of_rows.argtypes = [c_void_p, *(c_int64,) * 3, c_void_p, c_void_p]
     found.largest_of_rows.restype = None
-    found.survival.argtypes = [c_void_p, *(c_int64,) * 3, *(c_float,) * 2, c_int64, *(c_void_p,) * 3]
-    found.survival.restype = None
+    found.survival_of_rows.argtypes = [c_void_p, *(c_int64,) * 3, *(c_float,) * 2, c_int64, *(c_void_p,) * 3]
+    found.survival_of_rows.restype = None
     found.panel.restype = c_int64
     return found
 

@@ -163,18 +163,21 @@ class TokenChooser:
         logits_RV: torch.Tensor,
         indices: Sequence[int],
         contexts: Sequence[Sequence[int]] | None = None,
+        best: tuple[list[float], list[int]] | None = None,
     ) -> list[int]:
         """Token ids (R) for rows that predict the generated tokens number `indices` (R).
 
         One read-back for all rows. `contexts` (R) are the tokens that each row has seen; needed where
-        `sampling.reads_context`. ValueError if a row holds NaN or nothing but -infinity.
+        `sampling.reads_context`. `best`: `largest_of_rows` of the logits, if somebody knows it already.
+        ValueError if a row holds NaN or nothing but -infinity.
         """
         if self.sampling.reads_context:
             assert contexts is not None, "the law reads the context"
             rows = zip(logits_RV, contexts, strict=True)
             logits_RV = torch.cat([processed_logits(row[None], self.sampling, seen) for row, seen in rows])
         if self.sampling.temperature == 0:
-            values, tokens = largest_of_rows(logits_RV)
+            known = None if self.sampling.reads_context else best
+            values, tokens = largest_of_rows(logits_RV) if known is None else known
         else:
             scaled_RV = scaled_logits(logits_RV, self.sampling)
             values, tokens = _read_back(*self._perturbed(scaled_RV, indices))

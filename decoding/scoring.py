@@ -19,16 +19,7 @@ import numpy as np
 import torch
 
 from decoding.noise import NoiseStream
-from decoding.survival import NativeSurvival, Survival, TensorSurvival
-
-
-@dataclass(frozen=True, slots=True)
-class LevelScale:
-    """(kappa_d, a_d) of one draft level: what the draft's z is divided by, and the share of the target's
-    tokens that the drafter's vocabulary holds."""
-
-    kappa: float = 1.0
-    a: float = 1.0
+from decoding.survival import LevelScale, NativeSurvival, Survival, TensorSurvival
 
 
 class Looked(Protocol):
@@ -108,6 +99,10 @@ class Scorer:
     levels: tuple[LevelScale, ...] = (LevelScale(),)
     lookup: tuple[float, ...] = ()
 
+    def scale(self, depth: int) -> LevelScale:
+        """That of a level, depth >= 1."""
+        return self.levels[min(depth, len(self.levels)) - 1]
+
     def log_survival(
         self, logits_RV: torch.Tensor, depth: int, noise: NoiseStream, index: int, ids_V: torch.Tensor
     ) -> torch.Tensor:
@@ -119,7 +114,7 @@ class Scorer:
             index: of the generated token that they stand for, 0 = the first after the prompt.
             ids_V: int64, the target's id of each column.
         """
-        scale = self.levels[min(depth, len(self.levels)) - 1]
+        scale = self.scale(depth)
         z_RV = perturbed(logits_RV, self.temperature, noise, index, ids_V)
         log_c_RV = torch.log_softmax(z_RV if scale.kappa == 1 else z_RV / scale.kappa, dim=-1)
         return log_c_RV if scale.a == 1 else log_c_RV + math.log(scale.a)
@@ -133,13 +128,12 @@ class Scorer:
         ids_V: torch.Tensor,
         *,
         width: int,
-        fast: bool,
+        fast: bool = False,
     ) -> Survival:
         """`log_survival` and the `width` best tokens of each row. `fast`: the logits come from native code,
         which may go on with them: values differ from `log_survival`'s in the last bits."""
         if fast and self.temperature == 0:
-            scale = self.levels[min(depth, len(self.levels)) - 1]
-            return NativeSurvival(logits_RV, scale.kappa, scale.a, width)
+            return NativeSurvival.of(logits_RV, self.scale(depth), width)
         return TensorSurvival(self.log_survival(logits_RV, depth, noise, index, ids_V), width)
 
     def log_lookup(self, looked: Looked, opinion: HeadOpinion | None, noise: float) -> float:

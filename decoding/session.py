@@ -143,7 +143,7 @@ class Session:
                 with native_alone():
                     question = cycle.send(reply) if reply is not None else next(cycle)
             except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
+                return done.value
             reply = yield question  # whoever answers may want all of torch's threads
 
     def _cycle(self) -> Cycle:
@@ -250,7 +250,9 @@ class Session:
             return choose
         if self._sampling.temperature == 0 or logits.device.type != "cpu":
             # One read-back for the whole tree; row by row would wait for the device at every accepted token.
-            tokens = self.chooser.choose(logits, [first + int(d) for d in selection.depths])
+            tokens = self.chooser.choose(
+                logits, [first + depth for depth in selection.depths.tolist()], best=output.best
+            )
             return lambda row, depth: tokens[row]
         # On a CPU the noise of a row costs more than a read-back: draw it for the accepted rows alone.
         return lambda row, depth: self.chooser.choose(logits[row : row + 1], [first + depth])[0]
@@ -282,12 +284,19 @@ class Session:
         self.cache.keep(base, verdict.rows, self._target.device)
         features = self._last_features
         if features is not None and verdict.rows != list(range(len(features))):
-            features = features[torch.tensor(verdict.rows, device=features.device)]
+            features = _rows_of(features, verdict.rows)
         self._last_features = None
         self._draft.ingest(verdict.emitted, features)
         self.committed.extend(verdict.emitted)
         if self.tokens_left <= 0 and not verdict.finished:
             self.finish_reason = "length"
+
+
+def _rows_of(features_RF: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    # numpy knows no bf16.
+    if features_RF.device.type == "cpu" and features_RF.dtype in (torch.float32, torch.float64):
+        return torch.from_numpy(features_RF.numpy()[rows])  # a third of the time of torch's own indexing
+    return features_RF[torch.tensor(rows, device=features_RF.device)]
 
 
 def check_rule(rule: str) -> None:

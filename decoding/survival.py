@@ -6,6 +6,7 @@ Legend: R rows of a level's parents, V the drafter's vocabulary, W beam width.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ class Survival(Protocol):
     """log c of every token after every parent, see `Scorer`.
 
     Attributes:
-        values_RW: float64, of each parent's W best tokens, best first; equal ones by column.
+        values_RW: of each parent's W best tokens, best first; equal ones by column.
         columns_RW: int64, their columns of the drafter's vocabulary.
         vocabulary: V.
     """
@@ -64,33 +65,57 @@ class TensorSurvival:
         return float(self._log_c_RV[row, column])
 
 
+@dataclass(frozen=True, slots=True)
+class LevelScale:
+    """(kappa_d, a_d) of one draft level: what the draft's z is divided by, and the share of the target's
+    tokens that the drafter's vocabulary holds."""
+
+    kappa: float = 1.0
+    a: float = 1.0
+
+
 class NativeSurvival:
     """`Survival` at temperature 0 by native.c, from fp32 logits (R, V) on the CPU, rows contiguous; V >= W.
 
     One pass finds the normalisers and the best tokens; the other log c are computed when they are asked for.
+
+    Args:
+        logits_RV: of the draft.
+        scale: of the level.
+        normalisers_R2, values_RW, columns_RW: what native.c has found or will find.
     """
 
-    def __init__(self, logits_RV: torch.Tensor, kappa: float, a: float, width: int) -> None:
-        rows, self.vocabulary = logits_RV.shape
+    def __init__(
+        self,
+        logits_RV: torch.Tensor,
+        scale: LevelScale,
+        normalisers_R2: np.ndarray,
+        values_RW: np.ndarray,
+        columns_RW: np.ndarray,
+    ) -> None:
+        self.vocabulary = logits_RV.shape[1]
+        self.values_RW, self.columns_RW = values_RW, columns_RW
+        self._logits_RV, self._scale, self._normalisers_R2 = logits_RV, scale, normalisers_R2
+
+    @classmethod
+    def of(cls, logits_RV: torch.Tensor, scale: LevelScale, width: int) -> NativeSurvival:
+        """Of logits that are there already."""
         assert logits_RV.stride(1) == 1, "a row's logits lie together"
-        self._logits_RV = logits_RV
-        self._kappa, self._log_a = np.float32(kappa), np.float32(math.log(a))
-        self._normalisers_R2 = np.empty((rows, 2), dtype=np.float32)
-        values_RW = np.empty((rows, width), dtype=np.float32)
-        self.columns_RW = np.empty((rows, width), dtype=np.int64)
-        native.library().survival(
+        rows = len(logits_RV)
+        normalisers_R2, values_RW, columns_RW = empty_best(rows, width)
+        native.library().survival_of_rows(
             logits_RV.data_ptr(),
             rows,
             logits_RV.stride(0),
-            self.vocabulary,
-            self._kappa,
-            self._log_a,
+            logits_RV.shape[1],
+            scale.kappa,
+            math.log(scale.a),
             width,
-            self._normalisers_R2.ctypes.data,
+            normalisers_R2.ctypes.data,
             values_RW.ctypes.data,
-            self.columns_RW.ctypes.data,
+            columns_RW.ctypes.data,
         )
-        self.values_RW = values_RW.astype(np.float64)
+        return cls(logits_RV, scale, normalisers_R2, values_RW, columns_RW)
 
     def __len__(self) -> int:
         return len(self._logits_RV)
@@ -102,7 +127,16 @@ class NativeSurvival:
         return float(self._log_c(self._logits_RV[row, column], row))
 
     def _log_c(self, logits: torch.Tensor, row: int) -> torch.Tensor:
-        # The order of native.c: a token has one log c, whoever asks.
+        # The order of native.c, in fp32: a token has one log c, whoever asks.
         most, normaliser = self._normalisers_R2[row].tolist()
-        log_c: torch.Tensor = (logits - most) / float(self._kappa) - normaliser + float(self._log_a)
+        log_c: torch.Tensor = (logits - most) / self._scale.kappa - normaliser + math.log(self._scale.a)
         return log_c
+
+
+def empty_best(rows: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Room for what native.c finds: normalisers (R, 2) and values (R, W) fp32, columns (R, W) int64."""
+    return (
+        np.empty((rows, 2), dtype=np.float32),
+        np.empty((rows, width), dtype=np.float32),
+        np.empty((rows, width), dtype=np.int64),
+    )

@@ -32,10 +32,15 @@ _AGREEMENT = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class TargetOutput:
-    """What one forward returns: logits (R, V), and features (R, F * H) where layers are captured."""
+    """What one forward returns: logits (R, V), and features (R, F * H) where layers are captured.
+
+    `best`: the largest logit of each row and its token as `largest_of_rows` gives them, where the forward has
+    found them on its way.
+    """
 
     logits_RV: torch.Tensor
     features_RF: torch.Tensor | None
+    best: tuple[list[float], list[int]] | None = None
 
 
 class TargetModel:
@@ -109,7 +114,7 @@ class TargetModel:
             return False
         ids = [token % self.vocabulary_size for token in (1, 11, 111, 1111, 11111)]
         wanted = self.forward(ids, TargetCache(self.config.num_hidden_layers)).logits_RV
-        got, _ = fast.forward(ids, np.arange(len(ids)), fast.new_cache())
+        got = fast.forward(ids, np.arange(len(ids)), fast.new_cache()).logits_RV
         apart = float((got - wanted).abs().max() / wanted.abs().max())
         if not apart <= _AGREEMENT:
             # A family member with a layer of its own: better slow than wrong.
@@ -169,10 +174,10 @@ class TargetModel:
             assert self.fast is not None, "a cache of the fast path on the eager one"
             before = base + rows - (rows if mask_RK is None else mask_RK.shape[1])
             positions = np.arange(base, base + rows) if depths is None else depths + before
-            logits_RV, features = self.fast.forward(
+            output = self.fast.forward(
                 token_ids, positions, cache, mask_RK=mask_RK, last_logits_only=last_logits_only
             )
-            return TargetOutput(logits_RV, features)
+            return TargetOutput(output.logits_RV, output.captured_RF, output.best)
         inputs: dict[str, Any] = {
             "input_ids": torch.tensor([list(token_ids)], device=self.device),
             self.cache_name: cache,
@@ -188,13 +193,13 @@ class TargetModel:
         else:
             positions_R = torch.arange(base, base + rows, device=self.device)
         inputs["position_ids"] = positions_R[None]
-        output = self.model(**inputs)
+        logits_RV = self.model(**inputs).logits[0].to(self.device)
         features_RF = None
         if self.fused_layers:
             parts = [self._captured[index][0].to(self.device) for index in self.fused_layers]
             features_RF = torch.cat(parts, dim=-1)
         self._captured.clear()
-        return TargetOutput(output.logits[0].to(self.device), features_RF)
+        return TargetOutput(logits_RV, features_RF)
 
     @torch.no_grad()
     def states(self, ids_BT: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -74,7 +74,7 @@ def test_best_tokens_and_their_values(
 def test_rows_may_be_padded() -> None:
     """Logits of native code are a view of wider rows; what lies in the padding is nobody's token."""
     wide_RV = torch.tensor([[1.0, 2.0, 9.0], [4.0, 3.0, 9.0]])
-    survival = NativeSurvival(wide_RV[:, :2], 1.0, 1.0, 1)
+    survival = NativeSurvival.of(wide_RV[:, :2], LevelScale(), 1)
     assert survival.columns_RW.tolist() == [[1], [0]]
     assert survival.values_RW.ravel().tolist() == pytest.approx([-math.log1p(math.exp(-1))] * 2, rel=1e-6)
     assert largest_of_rows(wide_RV[:, :2]) == ([2.0, 4.0], [1, 0])
@@ -84,7 +84,7 @@ def test_rows_may_be_padded() -> None:
 def test_damaged_logits_give_a_level_all_the_same(logits: list[float]) -> None:
     """As many distinct columns as asked for; scores that are no numbers are the tree's to deal with."""
     width = min(4, len(logits))
-    survival = NativeSurvival(torch.tensor([logits]), 1.0, 1.0, width)
+    survival = NativeSurvival.of(torch.tensor([logits]), LevelScale(), width)
     assert len(set(survival.columns_RW[0].tolist())) == width
     assert all(0 <= column < len(logits) for column in survival.columns_RW[0])
     expected = torch.tensor(logits).double().log_softmax(dim=-1)

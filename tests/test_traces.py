@@ -172,10 +172,13 @@ def laws_of(case: Case) -> dict[int, torch.Tensor]:
     choose = session.chooser.choose
 
     def noted(
-        logits_RV: torch.Tensor, indices: Sequence[int], contexts: Sequence[Sequence[int]] | None = None
+        logits_RV: torch.Tensor,
+        indices: Sequence[int],
+        contexts: Sequence[Sequence[int]] | None = None,
+        best: Any = None,
     ) -> list[int]:
         laws.update(zip(indices, logits_RV, strict=True))
-        return choose(logits_RV, indices, contexts)
+        return choose(logits_RV, indices, contexts, best)
 
     session.chooser.choose = noted  # type: ignore[method-assign]
     for _ in session.run(PlainController()):

@@ -17,12 +17,13 @@ from decoding.calibration import Calibration, scorer_at, with_calibration
 from decoding.drafters.base import DraftState
 from decoding.drafters.beam import Beam
 from decoding.drafters.eagle_head import EagleHead, attend
-from decoding.fast_forward import FastForward, SlotCache
+from decoding.fast_forward import FastForward, Scores, SlotCache
 from decoding.kv_cache import KVBuffer
 from decoding.linear import speed_up_few_rows
 from decoding.native import NoNativeCode
 from decoding.noise import NoiseStream
 from decoding.packed import NoFastPath, PackedProduct, PackedStack
+from decoding.survival import Survival
 from decoding.tree import DraftTree
 
 _NO_LIMIT = 1 << 30
@@ -101,10 +102,11 @@ class EagleDrafter:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The head's states (R, H) and their logits (R, V)."""
+    """The head's states (R, H), their logits (R, V), and the survival of these where it came along."""
 
     states_RH: torch.Tensor
     logits_RV: torch.Tensor
+    survival: Survival | None = None
 
 
 class EagleState(DraftState):
@@ -164,16 +166,16 @@ class EagleState(DraftState):
         rows = self._step()
         if rows is None:
             return False
-        index = self._committed - self._prompt_length + self.beam.tree.depth
-        survival = self._scorer.survival(
-            rows.logits_RV,
-            self.beam.tree.depth + 1,
-            self._noise,
-            index,
-            self._drafter.target_ids_V,
-            width=self._drafter.beam_width,
-            fast=self._drafter.fast is not None,
-        )
+        survival = rows.survival
+        if survival is None:
+            survival = self._scorer.survival(
+                rows.logits_RV,
+                self.beam.tree.depth + 1,
+                self._noise,
+                self._committed - self._prompt_length + self.beam.tree.depth,
+                self._drafter.target_ids_V,
+                width=self._drafter.beam_width,
+            )
         self.beam.grow(survival, self._drafter.host_ids_V)
         return True
 
@@ -208,7 +210,8 @@ class EagleState(DraftState):
         if not self._pending:
             return
         tokens = [token for ids, _ in self._pending for token in ids]
-        features_RF = torch.cat([features for _, features in self._pending])
+        parts = [features for _, features in self._pending]
+        features_RF = parts[0] if len(parts) == 1 else torch.cat(parts)
         self._pending.clear()
         self._pending_rows = 0
         states_RH = self._drafter.fuse(features_RF.to(self._drafter.device))
@@ -221,8 +224,15 @@ class EagleState(DraftState):
         assert self._rows is not None
         mask_RK = beam.advance()
         positions_R = np.full(len(mask_RK), self._pairs + beam.tree.depth - 1)
-        parents = torch.tensor(beam.parent_rows, device=self._drafter.device)
-        return self._layer(beam.tokens, self._rows.states_RH[parents], positions_R, mask_RK)
+        return self._layer(
+            beam.tokens, self._rows.states_RH, positions_R, mask_RK, beam.parent_rows, beam.tree.depth + 1
+        )
+
+    def _scores(self, level: int) -> Scores | None:
+        """What native code is asked beside the logits: at temperature 0 it finds the best children too."""
+        if self._scorer.temperature:
+            return None
+        return Scores(self._scorer.scale(level), self._drafter.beam_width)
 
     def _layer(
         self,
@@ -230,21 +240,29 @@ class EagleState(DraftState):
         states_RH: torch.Tensor,
         positions_R: np.ndarray,
         mask_RK: np.ndarray | None,
+        parent_rows: list[int] | None = None,
+        level: int = 1,
     ) -> _Rows:
         """Run rows on top of the cache. `mask_RK` is over the last K cache rows, and those before it are
-        open; None = the rows are consecutive pairs, of which the last alone is returned."""
+        open; None = the rows are consecutive pairs, of which the last alone is returned. `parent_rows`: for
+        each row its row of `states_RH`; None = row by row. `level`: that the rows' children will be."""
         if isinstance(self._cache, SlotCache):
             assert self._drafter.fast is not None
-            logits_RV, out_RH = self._drafter.fast.forward(
+            output = self._drafter.fast.forward(
                 tokens,
                 positions_R,
                 self._cache,
                 mask_RK=mask_RK,
-                states_RH=states_RH,
+                states_H=states_RH,
+                state_rows=parent_rows,
                 last_logits_only=mask_RK is None,
+                scores=self._scores(level),
             )
-            assert out_RH is not None, "the head captures its layer"
-            return _Rows(out_RH if mask_RK is not None else out_RH[-1:], logits_RV)
+            assert output.captured_RF is not None, "the head captures its layer"
+            kept = slice(-1, None) if mask_RK is None else slice(None)
+            return _Rows(output.captured_RF[kept], output.logits_RV, output.survival)
+        if parent_rows is not None:
+            states_RH = states_RH[torch.tensor(parent_rows, device=states_RH.device)]
         device, layer = self._drafter.device, self._head.midlayer
         embedded = self._drafter.embeddings(torch.tensor([tokens], device=device))
         positions = torch.from_numpy(positions_R).to(device)
