@@ -1,8 +1,9 @@
 """What the counter-based noise costs, part by part and a cycle, against a stateful generator's.
 
 Everything is measured in one run, interleaved, on synchronised clocks. The stateful generator is `torch.rand`
-and the same two logarithms, in the same number of calls over the same sizes. Times are medians over rounds,
-ratios are of medians; in brackets 95 % bootstrap percentiles over rounds.
+and the same two logarithms, in the same number of calls over the same sizes. On a CPU with native code tokens
+are also chosen at temperature 1, with noise for the few that can win and with noise for all. Times are
+medians over rounds, ratios are of medians; in brackets 95 % bootstrap percentiles over rounds.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ from rich.table import Table
 from scipy.stats import bootstrap
 
 from benchmarks.measure import Samples, interleaved, ratio_with_interval
+from decoding import native
 from decoding.artifacts import write_json
 from decoding.machine import resolve_device, use_threads
-from decoding.noise import NoiseStream, cpu_uniforms, device_uniforms
+from decoding.noise import NoiseStream, cpu_uniforms, device_uniforms, native_uniforms
+from decoding.sampling import Sampling, TokenChooser
 from decoding.timing import now
 
 TOP_K = 50
 # Draft depth -> rows of the target that are evaluated: the accepted tokens and the closing one, rounded up
 # from the tau of 1.7 to 2.5 that the log reports at depth 4.
 ROWS_BY_DEPTH = {2: 2, 4: 3, 6: 3}
+
+# (keys, ids N) -> uniforms (P, N)
+Uniforms = Callable[[Sequence[int], torch.Tensor], torch.Tensor]
 
 MOST_TOKENS = 10_000_000  # beyond any tokenizer; more would only fill the memory
 
@@ -43,6 +49,10 @@ class Draws:
     over_vocabulary: int = 0
     over_draft_vocabulary: int = 0
     over_top_k: int = 0
+
+
+class _ForAll(NoiseStream):
+    """The same noise, drawn for every token when one is chosen: what a subclass draws is not foreseen."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -82,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(
     vocabulary: int, draft_vocabulary: int, rounds: int, device: torch.device, threads: int
 ) -> dict[str, Samples]:
-    """Measure and print two tables; returns the samples of both generators, in microseconds."""
+    """Measure and print the tables; returns the samples of both generators, in microseconds."""
     ids = {
         "over_vocabulary": torch.arange(vocabulary, device=device),
         "over_draft_vocabulary": _some_ids(vocabulary, draft_vocabulary, device),
@@ -94,10 +104,15 @@ def run(
         sizes = [ids_N for name, ids_N in ids.items() for _ in range(getattr(setting, name))]
         things[setting.name] = _counter_based(sizes)
         things[f"{setting.name}, stateful"] = _stateful(sizes)
+    paths = _paths(device)
     for setting in parts:
         (ids_N,) = (ids[name] for name in ids if getattr(setting, name))
-        for path in (device_uniforms, *((cpu_uniforms,) if device.type == "cpu" else ())):
+        for path in paths:
             things[f"{setting.name}, {path.__name__}"] = _uniforms(path, ids_N)
+    if native_uniforms in paths:
+        for name, logits_1V in _logits(vocabulary).items():
+            things[name] = _choosing(NoiseStream(0, [1, 2, 3]), logits_1V)
+            things[f"{name}, for all"] = _choosing(_ForAll(0, [1, 2, 3]), logits_1V)
     samples = {
         name: [milliseconds * 1e3 for milliseconds in values]
         for name, values in interleaved(things, rounds).items()
@@ -107,12 +122,32 @@ def run(
     rows = "/".join(str(rows) for rows in ROWS_BY_DEPTH.values())
     _print(console, "one position, us", parts, samples)
     _print(console, f"a cycle, us; the target's rows (1 plain, then {rows}) one by one", cycles, samples)
-    if device.type == "cpu":
-        _print_paths(console, parts, samples)
+    _print_paths(console, paths, parts, samples)
+    if native_uniforms in paths:
+        pairs = {name: (samples[name], samples[f"{name}, for all"]) for name in _logits(vocabulary)}
+        _print_pairs(console, "choosing a token, us; noise drawn", ("for few", "for all"), pairs)
     return {
         "noise_us": {setting.name: samples[setting.name] for setting in parts + cycles},
         "stateful_us": {setting.name: samples[f"{setting.name}, stateful"] for setting in parts + cycles},
     }
+
+
+def _paths(device: torch.device) -> list[Uniforms]:
+    """The code paths of the uniforms on this machine, whose bits are equal; the first is what runs."""
+    if device.type != "cpu":
+        return [device_uniforms]
+    try:
+        native.library()
+    except native.NoNativeCode as error:
+        print(error, file=sys.stderr)
+        return [cpu_uniforms, device_uniforms]
+    return [native_uniforms, cpu_uniforms, device_uniforms]
+
+
+def _logits(vocabulary: int) -> dict[str, torch.Tensor]:
+    """float32 (1, vocabulary): about as uneven as a model's, and the hardest to tell apart."""
+    spread = np.random.default_rng(1).normal(0, 3, vocabulary).astype(np.float32)
+    return {"uneven logits": torch.from_numpy(spread)[None], "equal logits": torch.zeros(1, vocabulary)}
 
 
 def _parts() -> list[Draws]:
@@ -170,10 +205,20 @@ def _stateful(ids: Sequence[torch.Tensor]) -> Callable[[], float]:
     return measure
 
 
-def _uniforms(
-    path: Callable[[Sequence[int], torch.Tensor], torch.Tensor], ids_N: torch.Tensor
-) -> Callable[[], float]:
-    """Seconds of one position's uniforms by one of the two code paths, whose bits are equal."""
+def _choosing(noise: NoiseStream, logits_1V: torch.Tensor) -> Callable[[], float]:
+    """Seconds of one choice at temperature 1, every call at a position that was never drawn before."""
+    chooser, positions = TokenChooser(Sampling(1.0), noise), itertools.count()
+
+    def measure() -> float:
+        started = now(logits_1V.device)
+        chooser.choose(logits_1V, [next(positions)])
+        return now(logits_1V.device) - started
+
+    return measure
+
+
+def _uniforms(path: Uniforms, ids_N: torch.Tensor) -> Callable[[], float]:
+    """Seconds of one position's uniforms by one of the code paths."""
 
     def measure() -> float:
         started = now(ids_N.device)
@@ -200,13 +245,16 @@ def _print(console: Console, title: str, settings: Sequence[Draws], samples: Sam
     )
 
 
-def _print_paths(console: Console, parts: Sequence[Draws], samples: Samples) -> None:
-    """The two code paths of the uniforms on a CPU: numpy is what runs there, torch what runs elsewhere."""
-    paths = (cpu_uniforms.__name__, device_uniforms.__name__)
-    pairs = {
-        one.name: (samples[f"{one.name}, {paths[0]}"], samples[f"{one.name}, {paths[1]}"]) for one in parts
-    }
-    _print_pairs(console, "uniforms of one position, us", ("numpy", "torch"), pairs)
+def _print_paths(
+    console: Console, paths: Sequence[Uniforms], parts: Sequence[Draws], samples: Samples
+) -> None:
+    """Each code path of the uniforms against the next."""
+    for path, slower in itertools.pairwise(paths):
+        pairs = {
+            one.name: (samples[f"{one.name}, {path.__name__}"], samples[f"{one.name}, {slower.__name__}"])
+            for one in parts
+        }
+        _print_pairs(console, "uniforms of one position, us", (path.__name__, slower.__name__), pairs)
 
 
 def _print_pairs(

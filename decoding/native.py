@@ -14,7 +14,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 
 from decoding.artifacts import atomic_path, cache_dir
@@ -117,6 +117,10 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.survival_of_rows.argtypes = [c_void_p, *(c_int64,) * 3, *(c_float,) * 2, c_int64, *(c_void_p,) * 3]
     found.survival_of_rows.restype = None
     found.panel.restype = c_int64
+    found.uniforms.argtypes = [c_void_p, c_int64, c_void_p, c_int64, c_void_p]
+    found.uniforms.restype = None
+    found.contenders.argtypes = [c_void_p, c_int64, c_double, c_int64, *(c_void_p,) * 3]
+    found.contenders.restype = c_int64
     return found
 
 

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from decoding import native
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
@@ -47,13 +49,50 @@ class NoiseStream:
         if ids_N.dtype != torch.int64:
             raise TypeError(f"token ids are {ids_N.dtype}, must be torch.int64")
         keys = [self.key(index) for index in indices]
-        # numpy has unsigned shifts and less overhead per operation; benchmarks.noise prints the gain.
-        mix = cpu_uniforms if ids_N.device.type == "cpu" else device_uniforms
-        return mix(keys, ids_N)
+        if ids_N.device.type != "cpu":
+            return device_uniforms(keys, ids_N)
+        # benchmarks.noise prints what each of the three paths costs.
+        return (native_uniforms if native.loaded() else cpu_uniforms)(keys, ids_N)
 
     def gumbel(self, indices: Sequence[int], ids_N: torch.Tensor) -> torch.Tensor:
         """float64 (P, N): standard Gumbel values, -log(-log(uniform)), always finite."""
-        return self.uniforms(indices, ids_N).log_().neg_().log_().neg_()
+        return _gumbel(self.uniforms(indices, ids_N))
+
+    def contenders(
+        self, indices: Sequence[int], logits_PV: torch.Tensor, temperature: float
+    ) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+        """The few tokens of each row that may have the best logit / temperature + Gumbel value.
+
+        Few tokens have large noise, and a bound without logarithms says which: a dozen of tens of thousands.
+
+        Returns:
+            int64 ids (S), S >= 1, ascending, and float64 logit / temperature + Gumbel value (S) of each row:
+            the best with all that tie with it, every NaN and +infinity, and some more. None where native
+            code is not loaded, or cannot tell for these logits: any token may be the best.
+        """
+        library = native.loaded()
+        fit = logits_PV.device.type == "cpu" and logits_PV.dtype != torch.float64
+        # A subclass may have other Gumbel values, of which the bound says nothing.
+        if library is None or not fit or type(self) is not NoiseStream:
+            return None
+        found = []
+        for index, logits_V in zip(indices, logits_PV, strict=True):
+            logits_V = logits_V.float().contiguous()
+            ids_V = torch.empty(len(logits_V), dtype=torch.int64)
+            scaled_V, uniforms_V = torch.empty(2, len(logits_V), dtype=torch.float64)
+            into = ids_V.data_ptr(), scaled_V.data_ptr(), uniforms_V.data_ptr()
+            kept = library.contenders(logits_V.data_ptr(), len(logits_V), temperature, self.key(index), *into)
+            found.append((ids_V[:kept], scaled_V[:kept] + _gumbel(uniforms_V[:kept])))
+        return found
+
+
+def native_uniforms(keys: Sequence[int], ids_N: torch.Tensor) -> torch.Tensor:
+    """`NoiseStream.uniforms` of these P int64 keys in native code; `ids_N` on the CPU."""
+    keys_P, ids_N = np.array(keys, dtype=np.int64), ids_N.contiguous()
+    uniforms_PN = torch.empty(len(keys), len(ids_N), dtype=torch.float64)
+    into = uniforms_PN.data_ptr()
+    native.library().uniforms(keys_P.ctypes.data, len(keys), ids_N.data_ptr(), len(ids_N), into)
+    return uniforms_PN
 
 
 def cpu_uniforms(keys: Sequence[int], ids_N: torch.Tensor) -> torch.Tensor:
@@ -83,6 +122,11 @@ def device_uniforms(keys: Sequence[int], ids_N: torch.Tensor) -> torch.Tensor:
     state_PN *= _signed(_MIX_2)
     state_PN ^= _shift_right(state_PN, 31)
     return _shift_right(state_PN, 11).to(torch.float64).clamp_(min=_LEAST).mul_(_STEP)
+
+
+def _gumbel(uniforms: torch.Tensor) -> torch.Tensor:
+    """Gumbel values, in place of the uniforms."""
+    return uniforms.log_().neg_().log_().neg_()
 
 
 def _signed(value: int) -> int:

@@ -179,33 +179,41 @@ class TokenChooser:
             known = None if self.sampling.reads_context else best
             values, tokens = largest_of_rows(logits_RV) if known is None else known
         else:
-            scaled_RV = scaled_logits(logits_RV, self.sampling)
-            values, tokens = _read_back(*self._perturbed(scaled_RV, indices))
+            values, tokens = _read_back(*self._perturbed(logits_RV, indices))
         for value, index in zip(values, indices, strict=True):
             if not math.isfinite(value):
                 raise no_distribution(index, self.sampling)
         return tokens
 
     def _perturbed(
-        self, scaled_RV: torch.Tensor, indices: Sequence[int]
+        self, logits_RV: torch.Tensor, indices: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if scaled_RV.device.type == "cpu" and self.sampling.narrows and not scaled_RV.isnan().any():
-            # Noise is the dearest part of a row: draw it for the few tokens that can win.
-            best = [
-                self._perturbed_support(row_V, index) for row_V, index in zip(scaled_RV, indices, strict=True)
-            ]
-            values, ids = zip(*best, strict=True)
-            return torch.stack(values), torch.stack(ids)
-        ids_V = torch.arange(scaled_RV.shape[-1], device=scaled_RV.device)
-        return (scaled_RV + self.noise.gumbel(indices, ids_V)).max(dim=-1)
+        """Value and id (R) of each row's best scaled logit + noise, the lowest of ties."""
+        few = self._few(logits_RV, indices) if logits_RV.device.type == "cpu" else None
+        if few is None:
+            ids_V = torch.arange(logits_RV.shape[-1], device=logits_RV.device)
+            scaled_RV = scaled_logits(logits_RV, self.sampling)
+            return (scaled_RV + self.noise.gumbel(indices, ids_V)).max(dim=-1)
+        values_and_places = [values_S.max(dim=-1) for _, values_S in few]
+        ids = [ids_S[place] for (ids_S, _), (_, place) in zip(few, values_and_places, strict=True)]
+        return torch.stack([value for value, _ in values_and_places]), torch.stack(ids)
 
-    def _perturbed_support(self, scaled_V: torch.Tensor, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        # +infinity stays in: it is a fault, to be reported and not passed over.
-        support_S = (scaled_V > -torch.inf).nonzero()[:, 0]
-        if not len(support_S):
-            return scaled_V[0], torch.zeros((), dtype=torch.int64)
-        value, place = (scaled_V[support_S] + self.noise.gumbel([index], support_S)[0]).max(dim=-1)
-        return value, support_S[place]
+    def _few(
+        self, logits_RV: torch.Tensor, indices: Sequence[int]
+    ) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+        """Ids (S) of the tokens that can win each row, at least one, and their scaled logits + noise: the
+        dearest part of a row. Damage stays in, to be reported. None where any token can win."""
+        if not self.sampling.narrows:
+            return self.noise.contenders(indices, logits_RV, self.sampling.temperature)
+        scaled_RV = scaled_logits(logits_RV, self.sampling)
+        if scaled_RV.isnan().any():
+            return None
+        few = []
+        for scaled_V, index in zip(scaled_RV, indices, strict=True):
+            ids_S = (scaled_V > -torch.inf).nonzero()[:, 0]
+            ids_S = ids_S if len(ids_S) else torch.zeros(1, dtype=torch.int64)
+            few.append((ids_S, scaled_V[ids_S] + self.noise.gumbel([index], ids_S)[0]))
+        return few
 
 
 def largest_of_rows(logits_RV: torch.Tensor) -> tuple[list[float], list[int]]:

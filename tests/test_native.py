@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from decoding import native
 from decoding.native import NoNativeCode
+from decoding.noise import NoiseStream
 from decoding.packed import NoFastPath, PackedProduct, are_half, pack
+from decoding.sampling import Sampling, TokenChooser
 
 PANEL = native.library().panel()
 
@@ -39,6 +41,29 @@ def test_compiled_once_with_one_line(fresh: Path, capfd: pytest.CaptureFixture[s
     native.library()
     assert capfd.readouterr().err == ""
     assert [path.stat().st_mtime_ns for path in fresh.iterdir()] == [stamp]
+
+
+def test_what_is_loaded_is_known_without_compiling(fresh: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert native.loaded() is None
+    assert NoiseStream(0, [1]).contenders([0], torch.zeros(1, 3), 1.0) is None
+    assert not fresh.exists()
+    assert capfd.readouterr().err == ""
+    library = native.library()
+    assert native.loaded() is library
+
+
+def test_a_failed_compilation_is_not_tried_again_by_the_noise(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.c"
+    broken.write_text("nothing\n")
+    monkeypatch.setattr(native, "SOURCE", broken)
+    with pytest.raises(NoNativeCode):
+        native.library()
+    said = capfd.readouterr().err
+    TokenChooser(Sampling(1.0), NoiseStream(0, [1])).choose(torch.zeros(1, 3), [0])
+    assert said.count("\n") == 1
+    assert capfd.readouterr().err == ""
 
 
 def test_a_damaged_library_is_made_anew(fresh: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks.noise import main, median_with_interval
+from decoding import native
 from decoding.noise import NoiseStream
 
 TINY = ["--vocabulary", "60", "--draft-vocabulary", "9", "--rounds", "3", "--threads", "1", "--device", "cpu"]
@@ -21,13 +22,15 @@ SETTINGS = {"whole vocabulary", "support of 50", "draft vocabulary"} | {
 }
 
 
-def test_it_prints_both_tables_and_writes_every_sample(
+def test_it_prints_its_tables_and_writes_every_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*TINY, "--json", str(tmp_path / "samples.json")]) == 0
     printed = capsys.readouterr()
     assert "one position, us" in printed.out
     assert "a cycle, us" in printed.out
+    assert "native_uniforms" in printed.out
+    assert "choosing a token, us" in printed.out
     assert not printed.err
     written = json.loads((tmp_path / "samples.json").read_text(encoding="utf-8"))
     assert written["settings"]["vocabulary"] == 60
@@ -55,7 +58,24 @@ def test_each_setting_draws_the_rows_it_names(monkeypatch: pytest.MonkeyPatch) -
         settings.append({size: n / repeats for size, n in Counter(size for _, size in draws).items()})
     parts = [{60: 1}, {50: 1}, {9: 1}]
     cycles = [{60: 1}, {50: 1}, {60: 2, 9: 2}, {50: 2, 9: 2}, {60: 3, 9: 4}, {50: 3, 9: 4}]
-    assert settings == parts + cycles + [{60: 3, 9: 6}, {50: 3, 9: 6}]
+    cycles += [{60: 3, 9: 6}, {50: 3, 9: 6}]
+    chosen_from_all = [{60: 1}, {60: 1}]
+    assert settings == parts + cycles + chosen_from_all
+
+
+def test_without_native_code_it_says_why_and_measures_the_rest(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> None:
+        raise native.NoNativeCode("no C compiler")
+
+    monkeypatch.setattr(native, "library", missing)
+    monkeypatch.setattr(native, "loaded", lambda: None)
+    assert main(TINY) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "no C compiler\n"
+    assert "cpu_uniforms" in printed.out
+    assert "choosing a token" not in printed.out
 
 
 def test_a_median_has_an_interval_around_it() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from decoding.noise import NoiseStream, cpu_uniforms, device_uniforms
+from decoding.noise import NoiseStream, cpu_uniforms, device_uniforms, native_uniforms
 from tests.test_noise import unmixed
 
 PROMPT = [11, 0, 49151, 7]
@@ -24,7 +24,7 @@ EXTREMES = [(0, 2.0**-54), (2**11 - 1, 2.0**-54), (2**11, 2.0**-53), (2**64 - 1,
 Uniforms = Callable[[Sequence[int], torch.Tensor], torch.Tensor]
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-either_path = pytest.mark.parametrize("uniforms", [cpu_uniforms, device_uniforms])
+every_path = pytest.mark.parametrize("uniforms", [cpu_uniforms, device_uniforms, native_uniforms])
 
 
 def keys_of(seed: int, indices: Sequence[int]) -> list[int]:
@@ -84,7 +84,7 @@ def test_extremes_are_the_same_on_cuda(bits: int, expected: float) -> None:
     assert device_uniforms([unmixed(bits)], before_the_first).item() == expected
 
 
-# What stands in for another backend: both code paths, cut, strided and threaded in other ways
+# What stands in for another backend: every code path, cut, strided and threaded in other ways
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
-@either_path
+@every_path
 @pytest.mark.parametrize(("bits", "expected"), EXTREMES)
 def test_uniforms_lie_strictly_inside_0_and_1(uniforms: Uniforms, bits: int, expected: float) -> None:
     """At the states that mix to all zeros and to all ones too."""
@@ -103,7 +103,7 @@ def test_uniforms_lie_strictly_inside_0_and_1(uniforms: Uniforms, bits: int, exp
     assert uniforms([unmixed(bits)], before_the_first).item() == expected
 
 
-@either_path
+@every_path
 def test_a_million_uniforms_are_those_of_an_independent_implementation(uniforms: Uniforms) -> None:
     keys = [key for seed in SEEDS for key in keys_of(seed, [0, 1, 2, 3, 1000])]
     ids = np.concatenate([np.arange(VOCABULARY), 2 ** np.arange(63), [2**63 - 2]])
@@ -113,7 +113,7 @@ def test_a_million_uniforms_are_those_of_an_independent_implementation(uniforms:
     assert np.array_equal(drawn.numpy(), independent(keys, ids))
 
 
-@either_path
+@every_path
 def test_chunks_have_the_same_bits(uniforms: Uniforms) -> None:
     keys, ids_V = keys_of(1, range(5)), torch.arange(VOCABULARY)
     whole = uniforms(keys, ids_V)
@@ -122,7 +122,7 @@ def test_chunks_have_the_same_bits(uniforms: Uniforms) -> None:
     assert torch.equal(torch.cat([uniforms([key], ids_V) for key in keys]), whole)
 
 
-@either_path
+@every_path
 def test_any_number_of_threads_draws_the_same_bits(
     uniforms: Uniforms, threads: Callable[[int], None]
 ) -> None:
@@ -133,7 +133,7 @@ def test_any_number_of_threads_draws_the_same_bits(
     assert torch.equal(uniforms(keys, ids_V), alone)
 
 
-@either_path
+@every_path
 def test_strided_ids_draw_the_same_bits_and_stay_as_they_were(uniforms: Uniforms) -> None:
     keys, ids_V = keys_of(3, range(3)), torch.arange(2400)
     whole = uniforms(keys, ids_V)
@@ -147,7 +147,7 @@ def test_strided_ids_draw_the_same_bits_and_stay_as_they_were(uniforms: Uniforms
     assert uniforms([], ids_V).shape == (0, 2400)
 
 
-@either_path
+@every_path
 def test_every_call_returns_memory_of_its_own(uniforms: Uniforms) -> None:
     """The logarithms are taken in place: a kept tensor must not change under them."""
     keys, ids_V = keys_of(4, [0]), torch.arange(100)
