@@ -70,9 +70,15 @@ format: $(READY)
 	@$(BIN)/ruff format .
 
 bench: $(READY)
+	@$(BIN)/python -m benchmarks.floor
+	@$(BIN)/python -m benchmarks.overhead
 	@$(BIN)/python -m benchmarks.cycle
+	@$(BIN)/python -m benchmarks.curves
 	@$(BIN)/python -m benchmarks.noise
 	@$(BIN)/python -m benchmarks.lookup
+	@$(BIN)/python -m benchmarks.generate
+	@$(BIN)/python -m benchmarks.startup
+	@$(BIN)/python -m benchmarks.memory
 
 clean:
 	@rm -rf build draftpace.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
