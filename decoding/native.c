@@ -210,44 +210,72 @@ static float softmax_terms(float *scores, int64_t n, float scale) {
     return lane_sum(sum);
 }
 
-/* Attention of the query heads that share key/value head g, for one row. `out` is (A, D). */
-static void attend(const Stack *s, const Call *c, const Slots *slots, int64_t layer, int64_t row, int64_t g,
-                   const float *qkv, float *scores, int64_t lds, float *out) {
-    int64_t d = s->head_dim, group = s->heads / s->kv_heads, lot = layer * s->kv_heads + g;
+static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Slots that a row sees: all below `open`, then up to `end` those that its mask names. */
+typedef struct {
+    int64_t open, end;
+    const uint8_t *named; /* of slot i at i; null where end is open */
+} Sight;
+
+static Sight sight_of(const Call *c, int64_t row) {
+    Sight s = {c->length + row + 1, c->length + row + 1, 0};
+    if (c->mask) {
+        int64_t first = c->length + c->rows - c->seen;
+        const uint8_t *mask = c->mask + row * c->seen;
+        for (s.open = 0; s.open < c->seen && mask[s.open];) s.open++;
+        for (s.end = c->seen; s.end > s.open && !mask[s.end - 1];) s.end--;
+        s.open += first;
+        s.end += first;
+        s.named = mask - first;
+    }
+    return s;
+}
+
+/* out (D) += the values that a row of terms sees in slots from .. end - 1, one after the other; the first of these terms
+   is terms[from]. */
+static void add_values(const Sight *s, const float *terms, const float *values, int64_t d, int64_t from, float *out) {
+    int64_t n = from;
+    for (int64_t slot = from; slot < s->end; slot++) {
+        if (slot >= s->open && !s->named[slot]) continue;
+        float term = terms[n++];
+        for (int64_t i = 0; i < d; i += LANES) *(vfu *)(out + i) += term * *(const vfu *)(values + slot * d + i);
+    }
+}
+
+/* Attention of `count` rows from `row` on, for the query heads that share key/value head g. qkv is (R, wide), out
+   (R, A * D). Scratch: queries and sums (count * group, D) each, scores (count * group, lds). */
+static void attend(const Stack *s, const Call *c, const Slots *slots, int64_t layer, int64_t row, int64_t count, int64_t g,
+                   const float *qkv, int64_t wide, float *scratch, int64_t lds, float *out) {
+    const int64_t d = s->head_dim, group = s->heads / s->kv_heads, lot = layer * s->kv_heads + g, heads = count * group;
     const float *keys = slots->keys + lot * slots->slots * d, *values = slots->values + lot * slots->slots * d;
-    const float *queries = qkv + g * group * d;
-    /* Slots that the row sees: all below `open`, then those that its mask names. */
-    int64_t first = c->length + c->rows - c->seen, open = c->length + row + 1, end = open;
-    const uint8_t *mask = c->mask ? c->mask + row * c->seen : 0;
-    if (mask) {
-        for (open = 0; open < c->seen && mask[open];) open++;
-        open += first;
-        for (end = c->seen; end > 0 && !mask[end - 1];) end--;
-        end += first;
+    float *queries = scratch, *sums = queries + heads * d, *scores = sums + heads * d;
+    Sight sights[2 * TILE];
+    int64_t end = 0, shared = INT64_MAX;
+    for (int64_t r = 0; r < count; r++) {
+        sights[r] = sight_of(c, row + r);
+        end = max_of(end, sights[r].end);
+        shared = sights[r].open < shared ? sights[r].open : shared;
+        memcpy(queries + r * group * d, qkv + (row + r) * wide + g * group * d, group * d * sizeof(float));
     }
     for (int64_t p = 0; p * PANEL < end; p++)
-        tiles(0, queries, d, group, d, keys + p * PANEL * d, PANEL, scores + p * PANEL, lds, 0);
-    out += g * group * d;
-    for (int64_t h = 0; h < group; h++) {
+        tiles(0, queries, d, heads, d, keys + p * PANEL * d, PANEL, scores + p * PANEL, lds, 0);
+    float totals[heads];
+    for (int64_t h = 0; h < heads; h++) {
+        const Sight *sight = sights + h / group;
+        float *terms = scores + h * lds;
         /* Close the gaps: then the row's terms stand, and are summed, as in a text without the other rows. */
-        int64_t n = open;
-        for (int64_t slot = open; slot < end; slot++)
-            if (mask[slot - first]) scores[h * lds + n++] = scores[h * lds + slot];
-        out[h * d] = softmax_terms(scores + h * lds, n, 1.0f / sqrtf((float)d));
+        int64_t n = sight->open;
+        for (int64_t slot = n; slot < sight->end; slot++)
+            if (sight->named[slot]) terms[n++] = terms[slot];
+        totals[h] = softmax_terms(terms, n, 1.0f / sqrtf((float)d));
     }
-    float sums[group];
-    for (int64_t h = 0; h < group; h++) sums[h] = out[h * d];
     for (int64_t i = 0; i < d; i += PANEL)
-        tiles(0, scores, lds, group, open, values + i, d, out + i, d, 0);
-    for (int64_t h = 0; h < group; h++) {
-        int64_t n = open;
-        for (int64_t slot = open; slot < end; slot++)
-            if (mask[slot - first]) {
-                float weight = scores[h * lds + n++];
-                for (int64_t i = 0; i < d; i += LANES)
-                    *(vfu *)(out + h * d + i) += weight * *(const vfu *)(values + slot * d + i);
-            }
-        for (int64_t i = 0; i < d; i += LANES) *(vfu *)(out + h * d + i) /= sums[h];
+        tiles(0, scores, lds, heads, shared, values + i, d, sums + i, d, 0);
+    for (int64_t h = 0; h < heads; h++) {
+        float *to = out + (row + h / group) * s->heads * d + (g * group + h % group) * d;
+        add_values(sights + h / group, scores + h * lds, values, d, shared, sums + h * d);
+        for (int64_t i = 0; i < d; i += LANES) *(vfu *)(to + i) = *(vfu *)(sums + h * d + i) / totals[h];
     }
 }
 
@@ -276,12 +304,14 @@ static float *captured_row(const Stack *s, const Call *c, int64_t row, int64_t f
 
 static int64_t input_width(const Stack *s) { return s->embedding_norm ? 2 * s->hidden : s->hidden; }
 
-static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
-
 static int64_t score_room(const Call *c) { return (c->length + c->rows + PANEL - 1) / PANEL * PANEL; }
 
+/* Rows whose attention is computed together: they share the reading of keys and values. */
+static int64_t attended_rows(const Stack *s) { return max_of(1, 2 * TILE / (s->heads / s->kv_heads)); }
+
 static int64_t own_room(const Stack *s, const Call *c) {
-    return max_of(2 * c->rows * PANEL, s->heads / s->kv_heads * score_room(c));
+    int64_t heads = attended_rows(s) * (s->heads / s->kv_heads);
+    return max_of(2 * c->rows * PANEL, heads * (2 * s->head_dim + score_room(c)));
 }
 
 int64_t workspace_floats(const Stack *s, const Call *c) {
@@ -510,9 +540,10 @@ static void forward_part(const void *argument, int64_t me, int64_t team) {
         wait_for_all(barrier, team);
         SHARE(r, rows) place_row(s, c, slots, l, r, inner + r * wide);
         wait_for_all(barrier, team);
-        for (int64_t i = me; i < rows * s->kv_heads; i += team) { /* later rows may see more: dealt in turn */
-            int64_t r = i / s->kv_heads;
-            attend(s, c, slots, l, r, i % s->kv_heads, inner + r * wide, mine, score_room(c), input + r * attended);
+        const int64_t most = attended_rows(s), parts = (rows + most - 1) / most;
+        for (int64_t i = me; i < parts * s->kv_heads; i += team) { /* later rows may see more: dealt in turn */
+            int64_t part = i / s->kv_heads, first = rows * part / parts, count = rows * (part + 1) / parts - first;
+            attend(s, c, slots, l, first, count, i % s->kv_heads, inner, wide, mine, score_room(c), input);
         }
         wait_for_all(barrier, team);
         SHARE(p, h / PANEL) {
