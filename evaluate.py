@@ -234,6 +234,7 @@ def models_used(decoder: SpeculativeDecoder) -> Models:
         target_fingerprint=decoder.target.fingerprint(),
         drafter_fingerprint=decoder.drafter.fingerprint(),
         tokenizer_fingerprint=decoder.model.tokenizer_fingerprint(),
+        path="eager" if decoder.target.fast is None else "fast",
     )
 
 

@@ -51,7 +51,7 @@ def calibrate(config: Config, out: Path) -> None:
     held_out = select(workload, "validation", settings.validation_prompts, **picks)
     seed = chosen_seed(config)
     threads = use_threads(config.threads)
-    model = load_model(config.model.target, config.model.device, config.model.dtype)
+    model = load_model(config.model.target, config.model.device, config.model.dtype, config.model.path)
     # Without the calibration that may be there: this makes a new one, and the old may be another head's.
     drafter = load_drafter(
         config.model.drafter,

@@ -13,6 +13,7 @@ def load_decoder(config: Config) -> SpeculativeDecoder:
         config.model.drafter,
         device=config.model.device,
         dtype=config.model.dtype,
+        path=config.model.path,
         beam_width=config.draft.beam_width,
         min_match=config.draft.min_match,
         lookup_depth=config.draft.lookup_depth,

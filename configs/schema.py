@@ -97,6 +97,9 @@ class ModelSettings(Section):
         "auto",
         description="auto: the checkpoint's on CUDA, bfloat16 on CPUs that accelerate it, else float32",
     )
+    path: Literal["auto", "fast", "eager"] = Field(
+        "auto", description="fast: native code on the CPU; auto: fast where it can be"
+    )
 
 
 class SamplingSettings(Section):

@@ -5,7 +5,7 @@ Fields that may be null belong to work that is not done yet, or were not measure
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -42,6 +42,7 @@ class Models(_Part):
     target_fingerprint: str | None = None
     drafter_fingerprint: str | None = None
     tokenizer_fingerprint: str | None = None
+    path: Literal["fast", "eager"] | None = Field(None, description="fast: native code ran the target")
 
 
 class SamplingUsed(_Part):

@@ -27,7 +27,8 @@ def print_report(report: Report, console: Console) -> None:
 
 def _arms(report: Report) -> Table:
     workload = report.workload
-    table = Table(title=f"{workload.requests} {workload.split} prompts x {workload.repeats}, {report.dtype}")
+    how = report.dtype + (f", {report.models.path} path" if report.models.path else "")
+    table = Table(title=f"{workload.requests} {workload.split} prompts x {workload.repeats}, {how}")
     table.add_column("arm")
     for heading in ("tokens/s", "x plain", "tau", "policy %", "text equal"):
         table.add_column(heading, justify="right")
