@@ -6,9 +6,8 @@ Legend: N outputs, K inputs of a product, H hidden size, I MLP size, D head size
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 from torch import nn
@@ -17,10 +16,6 @@ from decoding import native
 from decoding.drafters.eagle_head import EagleHead
 from decoding.machine import native_threads
 
-# Families whose layer is that of native.c; see `FastForward.check` for who makes sure.
-FAMILIES = ("llama", "mistral", "qwen2")
-# Rotary angles that depend on the position alone; `dynamic` and `longrope` change with the text's length.
-ROTARY = ("default", "linear", "llama3", "yarn")
 _FIRST_POSITIONS = 512
 
 Angles = Callable[[int], tuple[torch.Tensor, torch.Tensor]]
@@ -47,56 +42,64 @@ class LayerWeights:
     def products(self) -> list[torch.Tensor]:
         return [self.qkv, self.out, self.gate_up, self.down]
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: tuple(tensor.shape) for name, tensor in tensors.items() if tensor is not None}
+
 
 class PackedStack:
     """Layers, final norm and output product, packed; and the C structure that points at them.
 
     Args:
-        layers: at least one.
+        layers: `layer_count` of them, at least one; each is packed before the next is asked for.
         embeddings: (V, H), contiguous fp32; not copied.
         final_norm: (H).
         output: (N, H): the logits' product.
         heads, kv_heads, eps: of all layers.
         angles: `angles(T)` = cosines and sines (T, D / 2) of the first T positions.
+        half_layers, half_output: whether all of their products' weights are bf16 numbers.
         embedding_norm: (H) where a layer reads [embedding, state], as an EAGLE head's; the states are then
             what `forward` is given.
 
     Attributes:
         stack: for native.c.
+        embeddings: as given.
         outputs: columns of the logits; the stack may have more, which are padding.
-        packed_bytes: memory taken beside the model's own.
+        packed_bytes: memory of all weights but the embeddings.
     """
 
     def __init__(
         self,
-        layers: Sequence[LayerWeights],
+        layers: Iterable[LayerWeights],
         embeddings: torch.Tensor,
         final_norm: torch.Tensor,
         output: torch.Tensor,
         *,
+        layer_count: int,
         heads: int,
         kv_heads: int,
         eps: float,
         angles: Angles,
+        half_layers: bool,
+        half_output: bool,
         embedding_norm: torch.Tensor | None = None,
     ) -> None:
-        first = layers[0]
-        hidden, head_dim, intermediate = len(final_norm), first.out.shape[1] // heads, first.down.shape[1]
         panel = native.library().panel()
-        for what, size in (("hidden", hidden), ("MLP", intermediate), ("attention head", head_dim)):
-            if size % panel:
-                raise NoFastPath(f"its {what} size {size} is no multiple of {panel}")
-        half_layers = are_half([weight for layer in layers for weight in layer.products])
-        half_output = are_half([output])
+        self.embeddings = embeddings
         # What the structures point at must live as long as they do.
-        self._held: list[Any] = [embeddings]
-        self._structures = (native.Layer * len(layers))()
+        self._held: list[torch.Tensor] = []
+        self._structures = (native.Layer * layer_count)()
+        expected: dict[str, tuple[int, ...]] = {}
+        hidden, inputs = len(final_norm), len(final_norm) * (1 if embedding_norm is None else 2)
+        head_dim = intermediate = 0
         for structure, layer in zip(self._structures, layers, strict=True):
-            for field in fields(layer):
-                tensor = getattr(layer, field.name)
-                if tensor is not None and tensor.dim() == 2:
-                    tensor = pack(tensor, half_layers)
-                setattr(structure, field.name, self._hold(tensor))
+            if not expected:
+                head_dim, intermediate = layer.out.shape[1] // heads, layer.down.shape[1]
+                _check_panels(panel, hidden, intermediate, head_dim)
+                expected = _shapes(hidden, intermediate, heads, kv_heads, head_dim, inputs)
+            self._fill(structure, layer, expected, half_layers)
+        if embeddings.shape[1:] != (hidden,) or output.shape[1:] != (hidden,):
+            raise NoFastPath("its embeddings or its output layer are of another width")
         packed_output = pack(output, half_output)
         self.stack = native.Stack(
             layers=ctypes.cast(self._structures, ctypes.POINTER(native.Layer)),
@@ -104,7 +107,7 @@ class PackedStack:
             embedding_norm=self._hold(embedding_norm),
             final_norm=self._hold(final_norm),
             logits=self._hold(packed_output),
-            layer_count=len(layers),
+            layer_count=layer_count,
             hidden=hidden,
             intermediate=intermediate,
             heads=heads,
@@ -116,9 +119,18 @@ class PackedStack:
             eps=eps,
         )
         self.outputs = len(output)
-        self.packed_bytes = sum(tensor.nbytes for tensor in self._held[1:])
+        self.packed_bytes = sum(tensor.nbytes for tensor in self._held)
         self._angles = angles
         self._cos_TD = self._sin_TD = torch.empty(0, head_dim // 2)
+
+    def _fill(
+        self, structure: native.Layer, layer: LayerWeights, expected: dict[str, tuple[int, ...]], half: bool
+    ) -> None:
+        for name, shape in layer.shapes().items():
+            if shape != expected[name]:
+                raise NoFastPath(f"a layer's {name} is of shape {shape}, not {expected[name]}")
+            tensor = getattr(layer, name)
+            setattr(structure, name, self._hold(pack(tensor, half) if tensor.dim() == 2 else tensor))
 
     def _hold(self, tensor: torch.Tensor | None) -> int | None:
         if tensor is None:
@@ -133,36 +145,6 @@ class PackedStack:
             cos_TD, sin_TD = self._angles(size)
             self._cos_TD, self._sin_TD = cos_TD.float().contiguous(), sin_TD.float().contiguous()
         return self._cos_TD, self._sin_TD
-
-    @classmethod
-    def of_model(cls, model: Any) -> PackedStack:
-        """A transformers causal LM on the CPU in fp32; `NoFastPath` says why not."""
-        config, decoder, output = model.config.get_text_config(), model.get_decoder(), model.lm_head
-        if config.model_type not in FAMILIES:
-            raise NoFastPath(f"it is a {config.model_type}, not one of {', '.join(FAMILIES)}")
-        rotary = decoder.rotary_emb
-        if rotary.rope_type not in ROTARY:
-            raise NoFastPath(f"its rotary embedding is {rotary.rope_type}, not one of {', '.join(ROTARY)}")
-        if config.hidden_act != "silu" or output.bias is not None:
-            raise NoFastPath("its MLP is no SwiGLU, or its output layer has a bias")
-        weight = decoder.embed_tokens.weight
-        if weight.device.type != "cpu" or weight.dtype != torch.float32:
-            raise NoFastPath(f"it is in {weight.dtype} on {weight.device}, not in float32 on the CPU")
-
-        def angles(positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-            cos_1TD, sin_1TD = rotary(weight, torch.arange(positions)[None])
-            return cos_1TD[0].chunk(2, dim=-1)[0], sin_1TD[0].chunk(2, dim=-1)[0]
-
-        return cls(
-            [_model_layer(layer) for layer in decoder.layers],
-            weight.detach(),
-            decoder.norm.weight.detach(),
-            output.weight.detach(),
-            heads=config.num_attention_heads,
-            kv_heads=config.num_key_value_heads,
-            eps=config.rms_norm_eps,
-            angles=angles,
-        )
 
     @classmethod
     def of_head(cls, head: EagleHead, embeddings: nn.Module) -> PackedStack:
@@ -180,15 +162,19 @@ class PackedStack:
             attention_norm=layer.hidden_norm.weight.detach(),
             mlp_norm=layer.post_attention_layernorm.weight.detach(),
         )
+        output = head.lm_head.weight.detach()
         return cls(
             [weights],
             table.detach(),
             head.norm.weight.detach(),
-            head.lm_head.weight.detach(),
+            output,
+            layer_count=1,
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
             eps=config.rms_norm_eps,
             angles=attention.angles,
+            half_layers=are_half(weights.products),
+            half_output=are_half([output]),
             embedding_norm=layer.input_layernorm.weight.detach(),
         )
 
@@ -221,22 +207,27 @@ class PackedProduct:
         return y_RN
 
 
-def _model_layer(layer: Any) -> LayerWeights:
-    attention, mlp = layer.self_attn, layer.mlp
-    if any(part.bias is not None for part in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
-        raise NoFastPath("its MLP has biases")
-    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-    biases = [part.bias for part in parts if part.bias is not None]
-    return LayerWeights(
-        qkv=_joined(*parts),
-        out=attention.o_proj.weight.detach(),
-        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
-        down=mlp.down_proj.weight.detach(),
-        qkv_bias=torch.cat(biases).detach() if biases else None,
-        out_bias=attention.o_proj.bias,
-        attention_norm=layer.input_layernorm.weight.detach(),
-        mlp_norm=layer.post_attention_layernorm.weight.detach(),
-    )
+def _check_panels(panel: int, hidden: int, intermediate: int, head_dim: int) -> None:
+    for what, size in (("hidden", hidden), ("MLP", intermediate), ("attention head", head_dim)):
+        if size % panel:
+            raise NoFastPath(f"its {what} size {size} is no multiple of {panel}")
+
+
+def _shapes(
+    hidden: int, intermediate: int, heads: int, kv_heads: int, head_dim: int, inputs: int
+) -> dict[str, tuple[int, ...]]:
+    """What native.c takes for granted of every layer."""
+    rows = (heads + 2 * kv_heads) * head_dim
+    return {
+        "qkv": (rows, inputs),
+        "out": (hidden, heads * head_dim),
+        "gate_up": (2 * intermediate, hidden),
+        "down": (hidden, intermediate),
+        "qkv_bias": (rows,),
+        "out_bias": (hidden,),
+        "attention_norm": (hidden,),
+        "mlp_norm": (hidden,),
+    }
 
 
 def _joined(*parts: nn.Linear) -> torch.Tensor:

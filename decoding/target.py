@@ -13,6 +13,7 @@ import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from decoding.artifacts import fingerprint_weights
 from decoding.fast_forward import FastForward, SlotCache
 from decoding.kv_cache import TargetCache
 from decoding.linear import speed_up_few_rows
+from decoding.llama_stack import stack_of_model
 from decoding.native import NoNativeCode
-from decoding.packed import NoFastPath, PackedStack
+from decoding.packed import NoFastPath
 
 # Largest difference of a logit between the two paths, as a share of the largest logit; seen: a few 1e-6.
 _AGREEMENT = 1e-3
@@ -62,7 +64,7 @@ class TargetModel:
                 f"{type(model).__name__} is no decoder-only language model with a list of layers"
             )
         speed_up_few_rows(model)
-        self.model = model
+        self._model = model
         self.config = model.config.get_text_config()
         kinds = set(getattr(self.config, "layer_types", None) or ()) - {"full_attention"}
         window = getattr(self.config, "sliding_window", None)
@@ -78,8 +80,6 @@ class TargetModel:
         self.hidden_size: int = self.config.hidden_size
         self.vocabulary_size: int = model.get_output_embeddings().weight.shape[0]
         self.context_limit: int = self.config.max_position_embeddings
-        names = inspect.signature(type(model).forward).parameters
-        self.cache_name = "cache" if "cache" in names else "past_key_values"
         self.fast: FastForward | None = None
         self.slow_reason = ""
         self._captured: dict[int, torch.Tensor] = {}
@@ -89,26 +89,31 @@ class TargetModel:
 
     def capture(self, fused_layers: Sequence[int]) -> None:
         """Choose whose outputs `forward` returns as features; replaces an earlier choice."""
-        layers = self.model.get_decoder().layers
+        layers = self.config.num_hidden_layers
         for index in fused_layers:
-            if not 1 <= index <= len(layers):
-                raise ValueError(f"fused layer {index} is outside 1..{len(layers)} of this target")
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = [
-            layers[index - 1].register_forward_hook(self._keeper(index))
-            for index in sorted(set(fused_layers))
-        ]
+            if not 1 <= index <= layers:
+                raise ValueError(f"fused layer {index} is outside 1..{layers} of this target")
         self.fused_layers = tuple(fused_layers)
+        self._hook()
         if self.fast is not None:
             self.fast = FastForward(self.fast.packed, self.fused_layers)
+
+    def _hook(self) -> None:
+        """Let the model's own layers keep what is captured, for the eager path and `states`."""
+        for hook in self._hooks:
+            hook.remove()
+        layers = self.model.get_decoder().layers
+        self._hooks = [
+            layers[index - 1].register_forward_hook(self._keeper(index))
+            for index in sorted(set(self.fused_layers))
+        ]
 
     def use_fast_path(self) -> bool:
         """Let native code run `forward` from now on, if this model and machine allow it; else `slow_reason`
         says why not. The weights are packed once more in memory: later changes of the model's own do not
         count."""
         try:
-            fast = FastForward(PackedStack.of_model(self.model), self.fused_layers)
+            fast = FastForward(stack_of_model(self.model), self.fused_layers)
         except (NoFastPath, NoNativeCode) as error:
             self.slow_reason = str(error)
             return False
@@ -128,6 +133,17 @@ class TargetModel:
             self._captured[index] = output[0] if isinstance(output, tuple) else output
 
         return keep
+
+    @property
+    def model(self) -> Any:
+        """The transformers model."""
+        return self._model
+
+    @cached_property
+    def cache_name(self) -> str:
+        """What the model calls the argument that takes its cache."""
+        names = inspect.signature(type(self.model).forward).parameters
+        return "cache" if "cache" in names else "past_key_values"
 
     @property
     def embeddings(self) -> nn.Module:

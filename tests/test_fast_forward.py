@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from decoding import fast_forward
 from decoding.fast_forward import FastForward, SlotCache
-from decoding.packed import NoFastPath, PackedStack
+from decoding.llama_stack import stack_of_model
+from decoding.packed import NoFastPath
 from decoding.target import TargetModel, TargetOutput
 from tests.fast_world import KINDS, causal_lm, eager_twin, fast_eagle, fast_target
 
@@ -254,10 +255,10 @@ def test_what_native_code_cannot_run_says_why(changed: dict[str, object], reason
 def test_other_families_and_dtypes_stay_eager() -> None:
     model = causal_lm()
     with pytest.raises(NoFastPath, match=r"not in float32 on the CPU"):
-        PackedStack.of_model(model.double())
+        stack_of_model(model.double())
     model.config.model_type = "gemma"
     with pytest.raises(NoFastPath, match="it is a gemma, not one of llama, mistral, qwen2"):
-        PackedStack.of_model(model)
+        stack_of_model(model)
 
 
 def test_a_relative_with_another_layer_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
