@@ -46,9 +46,14 @@ def find_gguf() -> Path:
     return path
 
 
+def converted_folder() -> Path:
+    """Where the converted model lies, once it does."""
+    return cache_dir() / "models" / NAME
+
+
 def builtin_folder() -> Path:
     """Folder with the converted model and tokenizer; converts on first use, and after a damaged cache."""
-    folder = cache_dir() / "models" / NAME
+    folder = converted_folder()
     if _is_complete(folder):
         return folder
     gguf = find_gguf()
@@ -79,7 +84,8 @@ def builtin_folder() -> Path:
 def _is_complete(folder: Path) -> bool:
     """Whether the folder was finished by this conversion and its weights are the bytes that were written.
 
-    The full hash of 269 MB costs 0.2 s; a truncated cache would otherwise surface as a strange load error.
+    The full hash of 269 MB costs 0.2 s; a truncated cache would otherwise surface as a strange load error. It
+    is not asked where a proof holds for the folder as it is now.
     """
     weights = folder / "model.safetensors"
     try:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from decoding import builtin
+from decoding import builtin, proof
+from decoding.light import LightTarget, load_tokenizer
 from decoding.machine import resolve_device, resolve_dtype
 from decoding.target import TargetModel
 
@@ -53,14 +54,50 @@ def load_model(
         raise ValueError(f"path is {path!r}, must be one of {', '.join(PATHS)}")
     place = resolve_device(device)
     kind = resolve_dtype(dtype, place)
+    light = path != "eager" and place.type == "cpu" and kind == torch.float32
+    if light and (found := _load_light(name)) is not None:
+        return found
     source, options = _source(name)
-    from huggingface_hub.utils import logging as hub_logging
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    # Before anything is read: a file that changes meanwhile is not what was proved.
+    key = proof.key_of(Path(source)) if light and _is_folder(name) else None
+    tokenizer, model = _load_ordinary(name, source, options, kind)
+    target = TargetModel(model.to(place))
+    wanted = path == "fast" or (path == "auto" and place.type == "cpu" and target.dtype == torch.float32)
+    if wanted and not target.use_fast_path() and path == "fast":
+        raise ValueError(f"model {name} cannot take the fast path: {target.slow_reason}; use path eager")
+    end_ids = _end_ids(model, tokenizer)
+    if key is not None and target.fast is not None and proof.find(key) is None:
+        proof.prove(key, Path(source), target, tokenizer, end_ids)
+    return LoadedModel(name, target, tokenizer, end_ids)
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    hub_logging.set_verbosity_error()  # its retries, a line each, would bury ours
+
+def _load_light(name: str) -> LoadedModel | None:
+    """A folder that was proved; None for any other, and for one that cannot be read all the same: the
+    ordinary load says why."""
+    if not _is_folder(name):
+        return None
+    folder = builtin.converted_folder() if name == builtin.NAME else user_path(name)
+    key = proof.key_of(folder)
+    if key is None or (proved := proof.find(key)) is None or proved.facts is None:
+        return None
+    _quieten()
+
+    def load() -> Any:
+        return _load_ordinary(name, str(folder), {"local_files_only": True}, torch.float32)[1]
+
+    try:
+        tokenizer = load_tokenizer(folder, *proved.facts.tokenizer)
+        target = LightTarget(folder, proved.facts, load)
+    except Exception:
+        return None
+    return LoadedModel(name, target, tokenizer, frozenset(proved.facts.end_ids))
+
+
+def _load_ordinary(name: str, source: str, options: dict[str, Any], kind: Any) -> tuple[Any, Any]:
+    """Tokenizer and model, by transformers."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    _quieten()
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model, loading = AutoModelForCausalLM.from_pretrained(
@@ -74,12 +111,24 @@ def load_model(
         raise ValueError(
             f"model {name} lacks {len(missing)} weights that its config asks for, such as {missing[0]}"
         )
-    model.eval().requires_grad_(False)
-    target = TargetModel(model.to(place))
-    wanted = path == "fast" or (path == "auto" and place.type == "cpu" and target.dtype == torch.float32)
-    if wanted and not target.use_fast_path() and path == "fast":
-        raise ValueError(f"model {name} cannot take the fast path: {target.slow_reason}; use path eager")
-    return LoadedModel(name, target, tokenizer, _end_ids(model, tokenizer))
+    return tokenizer, model.eval().requires_grad_(False)
+
+
+def _quieten() -> None:
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    hub_logging.set_verbosity_error()  # its retries, a line each, would bury ours
+
+
+def _is_folder(name: str) -> bool:
+    """Whether a name stands for a folder of this machine, no GGUF file and no hub id."""
+    if not name or name == builtin.NAME:
+        return bool(name)
+    path = user_path(name)
+    return path.suffix != ".gguf" and path.is_dir()
 
 
 def _source(name: str) -> tuple[str, dict[str, Any]]:

@@ -33,3 +33,13 @@ def head(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
     from fakes import save_tiny_head
 
     return save_tiny_head(tmp_path_factory.mktemp("head"), folder)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own; the compiled code is still the usual one's."""
+    from decoding import native
+
+    native.library()
+    monkeypatch.setenv("DRAFTPACE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

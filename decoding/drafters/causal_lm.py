@@ -42,7 +42,9 @@ class CausalLMDrafter:
     def __init__(
         self, model: TargetModel, target: TargetModel, beam_width: int = 4, name: str = "causal-lm"
     ) -> None:
-        self.embedded_ids: int = model.model.get_input_embeddings().weight.shape[0]
+        table = model.embeddings.weight
+        assert isinstance(table, torch.Tensor)
+        self.embedded_ids = len(table)
         proposed = min(self.embedded_ids, model.vocabulary_size, target.vocabulary_size)
         if not 1 <= beam_width <= proposed:
             raise ValueError(f"beam_width is {beam_width}, must be in 1..{proposed}")
