@@ -2,8 +2,9 @@
 
 What decoding needs is its weights and its caches; the rest is compared with a limit. Peaks are the kernel's
 (VmHWM of /proc/self/status, set back between the phases, so that loading and decoding have each their own).
-"After its imports" means torch, transformers and the decoder. What transformers imports only when it loads a
-model is in a column of its own, and counts as rest.
+"After its imports" means torch, transformers and the decoder. What transformers imports only once it builds a
+model, on the eager path, is in a column of its own: it is rest, but the limit is asked of what else there is.
+A run before the first arm is not counted: it does what is to do once, see `benchmarks.startup`.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from benchmarks.startup import run_python
 # This file is imported into the processes that are measured: what is heavy is imported late.
 
 LIMIT_MB = 200
-# An arm: its drafter, and the controller's draft depth and verification size; "" and no setting = the usual.
+# An arm: path, drafter ("" = the usual one), and the controller's draft depth and verification size.
 ARMS: dict[str, dict[str, Any]] = {
-    "plain": {"drafter": "ngram", "setting": (0, 0)},
-    "fixed 2x8": {"drafter": "", "setting": (2, 8)},
+    "plain": {"path": "auto", "drafter": "ngram", "setting": (0, 0)},
+    "fixed 2x8": {"path": "auto", "drafter": "", "setting": (2, 8)},
+    "plain, eager": {"path": "eager", "drafter": "ngram", "setting": (0, 0)},
+    "fixed 2x8, eager": {"path": "eager", "drafter": "", "setting": (2, 8)},
 }
 STATUS = Path("/proc/self/status")
 CHILD = "import sys; from benchmarks.memory import child; child(sys.argv[1])"
@@ -56,10 +59,11 @@ def run(options: argparse.Namespace) -> None:
     if not STATUS.is_file():
         raise ValueError(f"{STATUS} is not there: this benchmark needs Linux")
     given = {name: getattr(options, name) for name in ("target", "dtype", "context", "new_tokens", "threads")}
-    results: dict[str, dict[str, int]] = {}
-    for name, arm in ARMS.items():
+    results: dict[str, dict[str, Any]] = {}
+    for name, arm in (("uncounted", ARMS["plain"]), *ARMS.items()):
         drafter = arm["drafter"] or options.drafter
         results[name] = run_python(CHILD, json.dumps({**given, **arm, "drafter": drafter}))
+    del results["uncounted"]
     console = Console()
     console.print(table(f"context {options.context}, {options.new_tokens} new tokens, MB", results))
     if options.json:
@@ -69,24 +73,21 @@ def run(options: argparse.Namespace) -> None:
 def child(given: str) -> None:
     """Load, decode one prompt, print what it took in bytes; in a process that does nothing else."""
     import torch
-    import transformers
 
     import decoding.decoder
-
-    imports = resident()
-    import transformers.activations
-    import transformers.masking_utils
-    import transformers.modeling_layers  # noqa: F401
-
     from decoding.controller import FixedController, PlainController
     from decoding.drafters.load import load_drafter
     from decoding.machine import use_threads
 
-    late_imports = resident() - imports
+    imports = resident()
     options = json.loads(given)
     use_threads(options["threads"])
+    late_imports = 0
+    if options["path"] == "eager":
+        import_model_classes()
+        late_imports = resident() - imports
     set_back_peak()
-    model = decoding.decoder.load_model(options["target"], "cpu", options["dtype"])
+    model = decoding.decoder.load_model(options["target"], "cpu", options["dtype"], options["path"])
     name = options["drafter"] or decoding.decoder.default_drafter(options["target"])
     drafter = load_drafter(name, model)
     loading = peak() - imports
@@ -99,27 +100,44 @@ def child(given: str) -> None:
         pass
     decoded = peak() - imports
     numbers = {"late_imports": late_imports, "weights": weight_bytes(), "caches": cache_bytes()}
-    print(json.dumps({"imports": imports, **numbers, "loading": loading, "decoding": decoded}))
+    numbers |= {"imports": imports, "loading": loading, "decoding": decoded}
+    print(json.dumps({"target": type(model.target).__name__, **numbers}))
+
+
+def import_model_classes() -> None:
+    """What transformers imports for a model of any Llama-like family."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
+    from transformers.models.llama import modeling_llama  # noqa: F401
 
 
 def weight_bytes() -> int:
-    """Of every module that is alive, each storage once."""
+    """Of every module and packed weight that is alive, each storage once."""
     from torch import nn
+
+    from decoding.packed import PackedProduct, PackedStack
 
     # By type(): asked with isinstance, some objects of torch warn that they are deprecated.
     modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
     tensors = [tensor for one in modules for tensor in (*one.parameters(), *one.buffers())]
+    tensors += [tensor for one in alive(PackedStack) for tensor in one._held]
+    tensors += [one.packed for one in alive(PackedProduct)]
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
     return sum(storage.nbytes() for storage in storages.values())
 
 
 def cache_bytes() -> int:
     """Of every key/value buffer that is alive, with the room it has not filled."""
+    from decoding.fast_forward import SlotCache
     from decoding.kv_cache import KVBuffer
 
-    buffers = [one for one in gc.get_objects() if type(one) is KVBuffer]
-    tensors = [tensor for one in buffers for tensor in (one._keys_BGTD, one._values_BGTD)]
+    tensors = [tensor for one in alive(KVBuffer) for tensor in (one._keys_BGTD, one._values_BGTD)]
+    tensors += [tensor for one in alive(SlotCache) for tensor in (one._keys, one._values)]
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors if tensor is not None)
+
+
+def alive(kind: type) -> list[Any]:
+    """Every object of exactly this class."""
+    return [one for one in gc.get_objects() if type(one) is kind]
 
 
 def resident() -> int:
@@ -142,10 +160,10 @@ def _status(name: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def table(title: str, results: dict[str, dict[str, int]]) -> Table:
+def table(title: str, results: dict[str, dict[str, Any]]) -> Table:
     """A row an arm and phase, in millions of bytes."""
     lines = Table(title=title)
-    columns = ("peak", "weights", "caches", "rest", "of it late imports", f"rest <= {LIMIT_MB}")
+    columns = ("peak", "weights", "caches", "rest", "of it late imports", f"else <= {LIMIT_MB}")
     for column in ("arm", "while", *columns):
         lines.add_column(column, justify="left" if column in ("arm", "while") else "right")
     for name, of in results.items():
@@ -154,7 +172,7 @@ def table(title: str, results: dict[str, dict[str, int]]) -> Table:
             rest = of[phase] - of["weights"] - caches
             numbers = (of[phase], of["weights"], caches, rest, of["late_imports"])
             cells = [f"{number / 1e6:.0f}" for number in numbers]
-            lines.add_row(name, phase, *cells, "yes" if rest <= LIMIT_MB * 1e6 else "NO")
+            lines.add_row(name, phase, *cells, "yes" if rest - of["late_imports"] <= LIMIT_MB * 1e6 else "NO")
     return lines
 
 
