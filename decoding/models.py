@@ -13,7 +13,7 @@ import torch
 
 from decoding import builtin, proof
 from decoding.light import LightTarget, load_tokenizer
-from decoding.machine import resolve_device, resolve_dtype
+from decoding.machine import cpu_has_bfloat16, resolve_device, resolve_dtype
 from decoding.target import TargetModel
 
 PATHS = ("auto", "fast", "eager")
@@ -44,7 +44,7 @@ def load_model(
 
     Args:
         name: see above.
-        device, dtype: `auto` = CUDA if there is one; see `resolve_dtype`.
+        device, dtype: `auto` = CUDA if there is one; fp32 on the fast path, else see `resolve_dtype`.
         path: `fast` = native code runs the target on the CPU, see `TargetModel.use_fast_path`; `eager` =
             transformers does; `auto` = fast where it can be.
 
@@ -54,6 +54,9 @@ def load_model(
         raise ValueError(f"path is {path!r}, must be one of {', '.join(PATHS)}")
     place = resolve_device(device)
     kind = resolve_dtype(dtype, place)
+    if str(dtype) == "auto" and place.type == "cpu" and path != "eager":
+        # Native code computes in fp32 and reads bf16 weights as such: faster than bf16 products for few rows.
+        kind = torch.float32
     light = path != "eager" and place.type == "cpu" and kind == torch.float32
     if light and (found := _load_light(name)) is not None:
         return found
@@ -63,8 +66,13 @@ def load_model(
     tokenizer, model = _load_ordinary(name, source, options, kind)
     target = TargetModel(model.to(place))
     wanted = path == "fast" or (path == "auto" and place.type == "cpu" and target.dtype == torch.float32)
-    if wanted and not target.use_fast_path() and path == "fast":
-        raise ValueError(f"model {name} cannot take the fast path: {target.slow_reason}; use path eager")
+    if wanted and not target.use_fast_path():
+        if path == "fast":
+            raise ValueError(f"model {name} cannot take the fast path: {target.slow_reason}; use path eager")
+        if str(dtype) == "auto" and cpu_has_bfloat16():
+            reason = target.slow_reason
+            target = TargetModel(model.to(torch.bfloat16))
+            target.slow_reason = reason
     end_ids = _end_ids(model, tokenizer)
     if key is not None and target.fast is not None and proof.find(key) is None:
         proof.prove(key, Path(source), target, tokenizer, end_ids)

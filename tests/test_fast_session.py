@@ -6,10 +6,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from decoding import machine, models
 from decoding.controller import PlainController
 from decoding.decoder import SpeculativeDecoder
 from decoding.drafters.base import Drafter
@@ -110,6 +112,23 @@ def test_a_loaded_decoder_takes_the_fast_path_where_it_can(tmp_path: Path) -> No
         load_model(str(wide), "cpu", "float64", "fast")
     with pytest.raises(ValueError, match="path is 'quick', must be one of auto, fast, eager"):
         load_model(str(wide), "cpu", "float32", "quick")
+
+
+def test_auto_is_bf16_only_where_native_code_cannot_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a processor that multiplies bf16."""
+    wide, tiny = save_wide_model(tmp_path / "wide"), save_tiny_model(tmp_path / "tiny")
+    for module in (machine, models):
+        monkeypatch.setattr(module, "cpu_has_bfloat16", lambda: True)
+    fast = load_model(str(wide), "cpu").target
+    assert fast.fast is not None
+    assert fast.dtype == torch.float32
+    slow = load_model(str(tiny), "cpu").target
+    assert slow.fast is None
+    assert slow.dtype == torch.bfloat16 == slow.forward([1, 2], slow.new_cache()).logits_RV.dtype
+    assert "is no multiple of" in slow.slow_reason
+    assert load_model(str(wide), "cpu", path="eager").target.dtype == torch.bfloat16
 
 
 def test_paths_of_a_decoder_write_the_same_text(tmp_path: Path) -> None:
