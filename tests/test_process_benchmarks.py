@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -101,6 +102,7 @@ def test_the_rest_is_what_weights_and_caches_leave() -> None:
 
 
 def test_weights_are_counted_once_and_caches_with_their_room() -> None:
+    gc.collect()  # what other tests left must not vanish in between
     weights, caches = memory.weight_bytes(), memory.cache_bytes()
     target = tiny_target(dtype=torch.float32, layers=2)
     target.model.lm_head.weight = target.model.get_input_embeddings().weight  # tied
@@ -113,6 +115,7 @@ def test_weights_are_counted_once_and_caches_with_their_room() -> None:
 
 
 def test_packed_weights_and_slots_count_too() -> None:
+    gc.collect()  # what other tests left must not vanish in between
     target = TargetModel(causal_lm("tied", seed=5))
     weights, caches = memory.weight_bytes(), memory.cache_bytes()
     assert target.use_fast_path()
