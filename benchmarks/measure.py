@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from scipy.stats import bootstrap
 from decoding.artifacts import write_json
 from decoding.decoder import SpeculativeDecoder
 from decoding.machine import use_threads
+
+REST_SECONDS = 0.01
 
 Samples = dict[str, list[float]]
 Run = Callable[[Console, SpeculativeDecoder, argparse.Namespace], dict[str, Samples]]
@@ -75,13 +78,18 @@ def command(
 
 
 def interleaved(things: dict[str, Callable[[], float]], rounds: int) -> Samples:
-    """Call each once unmeasured, then all in turn, `rounds` times in random order; milliseconds."""
+    """Call each once unmeasured, then all in turn, `rounds` times in random order; milliseconds.
+
+    Before each a short rest: torch's threads spin for some milliseconds after what they computed, and would
+    be measured with whatever comes next.
+    """
     rng = np.random.default_rng(0)
     samples: Samples = {name: [] for name in things}
     for thing in things.values():
         thing()
     for _ in range(rounds):
         for name in rng.permutation(list(things)):
+            time.sleep(REST_SECONDS)
             samples[name].append(things[name]() * 1e3)
     return samples
 
