@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--drafter", default="ngram", help="kept up to date, never asked; default: ngram")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--path", default="auto", help="of ours: auto, fast or eager")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path, help="also write every sample to this file")
     return exit_code(lambda: run(parser.parse_args(arguments)), "nothing was written")
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"--prompts is {options.prompts}, must be >= {FEWEST_PROMPTS}")
     requests = select(load_workload(options.workload), "test", limit=options.prompts)
     threads = use_threads(options.threads)
-    model = load_model(options.target, options.device, options.dtype)
+    model = load_model(options.target, options.device, options.dtype, options.path)
     drafter = load_drafter(options.drafter, model)
     prompts = encode(model, requests)
     limit = model.target.context_limit
@@ -77,7 +78,8 @@ def run(options: argparse.Namespace) -> None:
     seconds, texts = measure(arms, prompts, options.new_tokens, model.target.device)
     console = Console()
     dtype = str(model.target.dtype).removeprefix("torch.")
-    console.print(f"{model.name}, {model.target.device}, {dtype}, {threads} threads")
+    path = "eager" if model.target.fast is None else "fast"
+    console.print(f"{model.name}, {model.target.device}, {dtype}, {path} path, {threads} threads")
     title = f"{len(prompts)} prompts, {options.new_tokens} new tokens each, prefill included"
     console.print(table(title, seconds, texts, options.new_tokens))
     if options.json:
