@@ -96,6 +96,17 @@ def test_the_transformers_model_is_loaded_when_it_is_asked_for(tmp_path: Path) -
     assert light.fingerprint() != ordinary.fingerprint()
 
 
+def test_threads_are_as_before(tmp_path: Path) -> None:
+    folder = save(tmp_path / "model")
+    load(folder)
+    torch.set_num_threads(2)
+    try:
+        assert is_light(folder)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_a_layer_that_is_not_there_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path / "model")
     load(folder)
