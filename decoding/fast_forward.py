@@ -169,6 +169,9 @@ class FastForward:
         # One array for the rows' whole numbers: each array costs more than what is in it.
         wholes_3R = np.zeros((3, rows), dtype=np.int64)
         wholes_3R[0], wholes_3R[1] = token_ids, positions_R
+        known = len(self.packed.embeddings)
+        if not 0 <= wholes_3R[0].min() <= wholes_3R[0].max() < known:
+            raise ValueError(f"token ids span {min(token_ids)}..{max(token_ids)}, must be in 0..{known - 1}")
         wholes, row_bytes = wholes_3R.ctypes.data, 8 * rows
         cos_TD, sin_TD = self.packed.angles(int(wholes_3R[1].max()) + 1)
         scored = 1 if last_logits_only else rows

@@ -300,3 +300,13 @@ def test_the_cache_of_a_stack_is_for_its_sizes_alone() -> None:
     order = [0, 1, 2, 3, 4, 6, 7, 11]
     assert torch.equal(moved[:, :, :8], keys[:, :, order])
     assert torch.equal(cache._values[:, :, :8], values[:, :, order])
+
+
+@pytest.mark.parametrize("ids", [[3, 40], [-1, 3]])
+def test_ids_without_an_embedding_are_refused(ids: list[int]) -> None:
+    """Native code would read whatever lies there."""
+    target = fast_target()
+    cache = target.new_cache()
+    with pytest.raises(ValueError, match=rf"token ids span {min(ids)}\.\.{max(ids)}, must be in 0\.\.39"):
+        target.forward(ids, cache)
+    assert cache.length == 0
