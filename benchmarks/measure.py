@@ -61,7 +61,7 @@ def command(
         decoder = SpeculativeDecoder.from_pretrained(
             options.target, options.drafter, device=options.device, dtype=options.dtype, path=options.path
         )
-        console, target = Console(), decoder.target
+        console, target = wide_console(), decoder.target
         reason = f" ({target.slow_reason})" if target.slow_reason else ""
         console.print(
             f"{decoder.model.name}, {decoder.drafter.name}, {target.device}, "
@@ -75,6 +75,11 @@ def command(
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def wide_console() -> Console:
+    """Wide enough for the tables where it is no terminal that says how wide it is."""
+    return Console() if sys.stdout.isatty() else Console(width=140)
 
 
 def interleaved(things: dict[str, Callable[[], float]], rounds: int) -> Samples:

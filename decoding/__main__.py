@@ -30,7 +30,12 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--lookup-depth", type=int, default=6, help="most tokens that merged joins to a tree")
     flags.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     flags.add_argument("--dtype", default="auto", help="auto, float32, bfloat16, float16 or float64")
-    flags.add_argument("--path", default="auto", help="auto, fast (native code on the CPU) or eager")
+    flags.add_argument(
+        "--path",
+        default="auto",
+        choices=("auto", "fast", "eager"),
+        help="fast: native code on the CPU; eager: transformers; auto: fast where it can be",
+    )
     flags.add_argument("--temperature", type=float, default=0.0, help="0 = greedy")
     flags.add_argument("--top-k", type=int, help="keep the k likeliest tokens")
     flags.add_argument("--top-p", type=float, help="keep the likeliest tokens up to this mass")
@@ -105,6 +110,8 @@ def run(options: argparse.Namespace) -> None:
         min_match=options.min_match,
         lookup_depth=options.lookup_depth,
     )
+    if options.path == "auto" and "compile" in decoder.target.slow_reason:
+        print(f"note: the slow path decodes: {decoder.target.slow_reason}", file=sys.stderr)
     if options.policy is not None:
         for warning in decoder.use_policy(Path(options.policy)):
             print(f"warning: {warning}", file=sys.stderr)

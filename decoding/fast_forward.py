@@ -7,6 +7,7 @@ size, P slots of a panel, K last slots, which a mask speaks of.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from ctypes import byref
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ import torch
 
 from decoding import native
 from decoding.machine import native_threads
-from decoding.packed import PackedStack
+from decoding.packed import PackedStack, address
 from decoding.survival import LevelScale, NativeSurvival, empty_best
 
 _FIRST_SLOTS = 256
@@ -100,6 +101,8 @@ class FastForward:
         self.capture = np.array(capture, dtype=np.int64)
         self._native = native.library()
         self._workspace = torch.empty(0)
+        # Native code runs without the interpreter's lock: two callers must not share the workspace.
+        self._lock = threading.Lock()
 
     def new_cache(self) -> SlotCache:
         """An empty cache for one request."""
@@ -197,7 +200,7 @@ class FastForward:
             call.width, call.kappa, call.log_a = scores.width, scores.scale.kappa, math.log(scores.scale.a)
         if states_H is not None:
             states_H = states_H.contiguous()
-            call.states = states_H.data_ptr()
+            call.states = address(states_H)
         if state_rows is not None:
             wholes_3R[2] = state_rows
             call.state_rows = wholes + 2 * row_bytes
@@ -219,8 +222,9 @@ class FastForward:
     def _run(self, call: native.Call, cache: SlotCache) -> None:
         stack = self.packed.stack
         needed = self._native.workspace_floats(byref(stack), byref(call))
-        if len(self._workspace) < needed:
-            self._workspace = torch.empty(needed)
-        call.workspace = self._workspace.data_ptr()
-        self._native.forward(byref(stack), byref(cache.slots), byref(call))
+        with self._lock:
+            if len(self._workspace) < needed:
+                self._workspace = torch.empty(needed)
+            call.workspace = self._workspace.data_ptr()
+            self._native.forward(byref(stack), byref(cache.slots), byref(call))
         cache.length += call.rows

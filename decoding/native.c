@@ -79,7 +79,8 @@ typedef struct {
     float kappa, log_a;
 } Call;
 
-/* m <= TILE rows times one panel: y[r][j] = sum over k of x[r][k] w[k][j], each sum in ascending k. */
+/* m <= TILE rows times one panel: y[r][j] = sum over k of x[r][k] w[k][j], each sum in ascending k. Here and in
+   add_values() the compiler makes one fused operation of product and sum, or in neither: else rows would differ. */
 ALWAYS void tile(const int m, const int half, const float *x, int64_t ldx, int64_t depth, const float *w, int64_t ldw,
                  float *y, int64_t ldy, int add) {
     vf left[TILE], right[TILE];
@@ -214,12 +215,12 @@ static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Slots that a row sees: all below `open`, then up to `end` those that its mask names. */
 typedef struct {
-    int64_t open, end;
-    const uint8_t *named; /* of slot i at i; null where end is open */
+    int64_t open, end, first;
+    const uint8_t *named; /* of slot i at i - first; null where end is open */
 } Sight;
 
 static Sight sight_of(const Call *c, int64_t row) {
-    Sight s = {c->length + row + 1, c->length + row + 1, 0};
+    Sight s = {c->length + row + 1, c->length + row + 1, 0, 0};
     if (c->mask) {
         int64_t first = c->length + c->rows - c->seen;
         const uint8_t *mask = c->mask + row * c->seen;
@@ -227,7 +228,8 @@ static Sight sight_of(const Call *c, int64_t row) {
         for (s.end = c->seen; s.end > s.open && !mask[s.end - 1];) s.end--;
         s.open += first;
         s.end += first;
-        s.named = mask - first;
+        s.first = first;
+        s.named = mask;
     }
     return s;
 }
@@ -237,7 +239,7 @@ static Sight sight_of(const Call *c, int64_t row) {
 static void add_values(const Sight *s, const float *terms, const float *values, int64_t d, int64_t from, float *out) {
     int64_t n = from;
     for (int64_t slot = from; slot < s->end; slot++) {
-        if (slot >= s->open && !s->named[slot]) continue;
+        if (slot >= s->open && !s->named[slot - s->first]) continue;
         float term = terms[n++];
         for (int64_t i = 0; i < d; i += LANES) *(vfu *)(out + i) += term * *(const vfu *)(values + slot * d + i);
     }
@@ -267,7 +269,7 @@ static void attend(const Stack *s, const Call *c, const Slots *slots, int64_t la
         /* Close the gaps: then the row's terms stand, and are summed, as in a text without the other rows. */
         int64_t n = sight->open;
         for (int64_t slot = n; slot < sight->end; slot++)
-            if (sight->named[slot]) terms[n++] = terms[slot];
+            if (sight->named[slot - sight->first]) terms[n++] = terms[slot];
         totals[h] = softmax_terms(terms, n, 1.0f / sqrtf((float)d));
     }
     for (int64_t i = 0; i < d; i += PANEL)
@@ -503,11 +505,11 @@ typedef struct {
 } Forward;
 
 static void forward_part(const void *argument, int64_t me, int64_t team) {
-    const Forward *f = argument;
-    const Stack *s = f->stack;
-    const Slots *slots = f->slots;
-    const Call *c = f->call;
-    Barrier *barrier = f->barrier;
+    const Forward *all = argument;
+    const Stack *s = all->stack;
+    const Slots *slots = all->slots;
+    const Call *c = all->call;
+    Barrier *barrier = all->barrier;
     const int64_t rows = c->rows, h = s->hidden, attended = s->heads * s->head_dim;
     const int64_t wide = attended + 2 * s->kv_heads * s->head_dim, width = input_width(s);
     const int half = s->half_layers;
@@ -516,8 +518,8 @@ static void forward_part(const void *argument, int64_t me, int64_t team) {
     float *inner = input + rows * max_of(width, attended); /* (R, wide), then (R, intermediate) */
     float *mine = inner + rows * max_of(wide, s->intermediate) + me * own_room(s, c);
     SHARE(r, rows) {
-        const float *state = c->states + (c->state_rows ? c->state_rows[r] : r) * h;
-        memcpy(x + r * h, c->states ? state : s->embeddings + c->tokens[r] * h, h * sizeof(float));
+        int64_t place = c->states ? (c->state_rows ? c->state_rows[r] : r) : c->tokens[r];
+        memcpy(x + r * h, (c->states ? c->states : s->embeddings) + place * h, h * sizeof(float));
     }
     for (int64_t l = 0; l < s->layer_count; l++) {
         const Layer *layer = s->layers + l;
@@ -704,7 +706,7 @@ ALWAYS double gumbel_bound(uint64_t steps) {
     return (127 + 24 - bits * 0x1p-23) * 0.6931471805599453;
 }
 
-#define BLOCK 32
+#define NOISE_BLOCK 32
 
 /* Ascending ids of tokens that may be the argmax of logits / temperature + Gumbel noise: the first, and
    those whose bound exceeds the best value before them, as that of the argmax and of all that tie with it does; NaN and
@@ -713,10 +715,10 @@ int64_t contenders(const float *logits, int64_t n, double temperature, int64_t k
                    double *drawn) {
     int64_t found = 0;
     double floor = -INFINITY;
-    for (int64_t start = 0; start < n; start += BLOCK) {
-        const int64_t m = n - start < BLOCK ? n - start : BLOCK;
-        uint64_t steps[BLOCK], state = key + (uint64_t)start * GOLDEN;
-        double bounds[BLOCK];
+    for (int64_t start = 0; start < n; start += NOISE_BLOCK) {
+        const int64_t m = n - start < NOISE_BLOCK ? n - start : NOISE_BLOCK;
+        uint64_t steps[NOISE_BLOCK], state = key + (uint64_t)start * GOLDEN;
+        double bounds[NOISE_BLOCK];
         int any = start == 0;
         for (int64_t j = 0; j < m; j++) steps[j] = mixed(state += GOLDEN);
         for (int64_t j = 0; j < m; j++) {

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -77,8 +78,23 @@ class Call(ctypes.Structure):
 
 
 @functools.cache
+def _found() -> ctypes.CDLL | str:
+    """The library, or why there is none: a compiler that fails is not asked twice."""
+    try:
+        return _load()
+    except NoNativeCode as error:
+        return str(error)
+
+
 def library() -> ctypes.CDLL:
     """The compiled library, its functions typed; `NoNativeCode` where it cannot be had."""
+    found = _found()
+    if isinstance(found, str):
+        raise NoNativeCode(found)
+    return found
+
+
+def _load() -> ctypes.CDLL:
     path = _path()
     if not path.is_file():
         _compile(path)
@@ -96,7 +112,8 @@ def library() -> ctypes.CDLL:
 
 def loaded() -> ctypes.CDLL | None:
     """The library if somebody has asked for it in this process; compiles nothing."""
-    return library() if library.cache_info().currsize else None
+    found = _found() if _found.cache_info().currsize else None
+    return None if isinstance(found, str) else found
 
 
 def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
@@ -124,18 +141,21 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     return found
 
 
-def _compiler() -> str:
-    named = os.environ.get("CC")
-    for name in [named] if named else ["gcc", "cc", "clang"]:
+def _compiler() -> list[str]:
+    """The compiler's path, and the arguments that `CC` may carry."""
+    named = shlex.split(os.environ.get("CC", ""))
+    for name, *arguments in [named] if named else [["gcc"], ["cc"], ["clang"]]:
         if path := shutil.which(name):
-            return path
-    raise NoNativeCode(f"no C compiler: {named or 'gcc, cc and clang'} not found; install gcc, or set CC")
+            return [path, *arguments]
+    if named:
+        raise NoNativeCode(f"no C compiler: CC names {named[0]!r}, which is not found")
+    raise NoNativeCode("no C compiler: gcc, cc and clang not found; install gcc, or set CC")
 
 
 def _path() -> Path:
     """Where this machine's library lies: its name changes with everything that it depends on."""
     compiler = _compiler()
-    stat = Path(compiler).resolve().stat()
+    stat = Path(compiler[0]).resolve().stat()
     parts = (SOURCE.read_bytes(), repr(FLAGS), compiler, stat.st_size, stat.st_mtime_ns, _processor())
     digest = hashlib.sha256(b"\0".join(str(part).encode() for part in parts)).hexdigest()[:16]
     return cache_dir() / "native" / f"{digest}.so"
@@ -147,16 +167,16 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
-    return "".join(
-        next((line for line in lines if line.startswith(key)), "") for key in ("model name", "flags")
-    )
+    keys = ("model name", "flags", "Features", "CPU implementer", "CPU part")  # the last three: ARM
+    found = (next((line for line in lines if line.startswith(key)), "") for key in keys)
+    return platform.machine() + "".join(found)
 
 
 def _compile(path: Path) -> None:
     print("compiling the fast path for this machine, once (a few seconds)", file=sys.stderr, flush=True)
     try:
         with atomic_path(path) as made:
-            command = [_compiler(), *FLAGS, str(SOURCE), "-o", str(made), "-lm"]
+            command = [*_compiler(), *FLAGS, str(SOURCE), "-o", str(made), "-lm"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]

@@ -100,10 +100,12 @@ class PackedStack:
             self._fill(structure, layer, expected, half_layers)
         if embeddings.shape[1:] != (hidden,) or output.shape[1:] != (hidden,):
             raise NoFastPath("its embeddings or its output layer are of another width")
+        if heads % kv_heads:
+            raise NoFastPath(f"its {heads} heads are no multiple of its {kv_heads} key/value heads")
         packed_output = pack(output, half_output)
         self.stack = native.Stack(
             layers=ctypes.cast(self._structures, ctypes.POINTER(native.Layer)),
-            embeddings=embeddings.data_ptr(),
+            embeddings=address(embeddings),
             embedding_norm=self._hold(embedding_norm),
             final_norm=self._hold(final_norm),
             logits=self._hold(packed_output),
@@ -136,7 +138,8 @@ class PackedStack:
         if tensor is None:
             return None
         self._held.append(tensor.contiguous())
-        return int(self._held[-1].data_ptr())
+        kind = torch.bfloat16 if tensor.dtype == torch.bfloat16 and tensor.dim() == 3 else torch.float32
+        return address(self._held[-1], kind)
 
     def angles(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines (>= positions, D / 2), fp32."""
@@ -197,7 +200,7 @@ class PackedProduct:
         self._native.product(
             self.packed.data_ptr(),
             self.half,
-            x_RK.data_ptr(),
+            address(x_RK),
             len(x_RK),
             self.inputs,
             self.outputs,
@@ -234,10 +237,20 @@ def _joined(*parts: nn.Linear) -> torch.Tensor:
     return torch.cat([part.weight.detach() for part in parts])
 
 
+def address(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> int:
+    """Where native code reads a tensor: it takes for granted what is checked here."""
+    if tensor.dtype != dtype or tensor.device.type != "cpu" or not tensor.is_contiguous():
+        how = "contiguous" if tensor.is_contiguous() else "strided"
+        raise NoFastPath(
+            f"a weight or input is {how} {tensor.dtype} on {tensor.device}, not {dtype} on the CPU"
+        )
+    return tensor.data_ptr()
+
+
 def are_half(weights: Sequence[torch.Tensor]) -> bool:
     """Whether all of these contiguous fp32 tensors are bf16 numbers: then half the memory holds the same."""
     is_half = native.library().is_half
-    return all(is_half(weight.data_ptr(), weight.numel()) for weight in weights)
+    return all(is_half(address(weight), weight.numel()) for weight in weights)
 
 
 def pack(weight_NK: torch.Tensor, half: bool) -> torch.Tensor:
@@ -246,5 +259,5 @@ def pack(weight_NK: torch.Tensor, half: bool) -> torch.Tensor:
     panel = native.library().panel()
     dtype = torch.bfloat16 if half else torch.float32
     packed = torch.empty(-(-outputs // panel), inputs, panel, dtype=dtype)
-    native.library().pack(weight_NK.data_ptr(), outputs, inputs, half, packed.data_ptr(), native_threads())
+    native.library().pack(address(weight_NK), outputs, inputs, half, packed.data_ptr(), native_threads())
     return packed

@@ -148,12 +148,12 @@ def test_without_a_compiler_the_eager_path_decodes(tmp_path: Path, monkeypatch: 
     folder = save_wide_model(tmp_path / "model")
     monkeypatch.setenv("DRAFTPACE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("CC", "no-such-compiler")
-    native.library.cache_clear()
+    native._found.cache_clear()
     try:
         target = load_model(str(folder), "cpu", "float32").target
         assert target.fast is None
-        assert target.slow_reason.startswith("no C compiler: no-such-compiler not found")
+        assert target.slow_reason.startswith("no C compiler: CC names 'no-such-compiler'")
         with pytest.raises(ValueError, match="cannot take the fast path: no C compiler"):
             load_model(str(folder), "cpu", "float32", "fast")
     finally:
-        native.library.cache_clear()
+        native._found.cache_clear()

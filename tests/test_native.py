@@ -27,9 +27,9 @@ PANEL = native.library().panel()
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache, and no library loaded yet; gives the folder that it will be compiled into."""
     monkeypatch.setenv("DRAFTPACE_CACHE", str(tmp_path))
-    native.library.cache_clear()
+    native._found.cache_clear()
     yield tmp_path / "native"
-    native.library.cache_clear()
+    native._found.cache_clear()
 
 
 def test_compiled_once_with_one_line(fresh: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +37,7 @@ def test_compiled_once_with_one_line(fresh: Path, capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err == "compiling the fast path for this machine, once (a few seconds)\n"
     (made,) = fresh.iterdir()
     stamp = made.stat().st_mtime_ns
-    native.library.cache_clear()
+    native._found.cache_clear()
     native.library()
     assert capfd.readouterr().err == ""
     assert [path.stat().st_mtime_ns for path in fresh.iterdir()] == [stamp]
@@ -89,8 +89,9 @@ def test_the_library_of_other_source_or_machine_is_not_taken(
 
 def test_no_compiler_is_a_reason_and_no_crash(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.raises(NoNativeCode, match="no C compiler: no-such-compiler not found; install gcc"):
+    with pytest.raises(NoNativeCode, match="no C compiler: CC names 'no-such-compiler', which is not found"):
         native.library()
+    native._found.cache_clear()
     monkeypatch.delenv("CC")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(NoNativeCode, match="gcc, cc and clang not found"):
@@ -106,6 +107,24 @@ def test_a_compiler_that_fails_leaves_nothing(
     with pytest.raises(NoNativeCode, match=r"cannot compile the fast path: .*error: .nothing. undeclared"):
         native.library()
     assert list(fresh.iterdir()) == []
+
+
+def test_a_compiler_that_fails_is_asked_once(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CC", "false")
+    for _ in range(3):
+        with pytest.raises(NoNativeCode, match="false cannot compile the fast path: exit status 1"):
+            native.library()
+    assert capfd.readouterr().err.count("compiling") == 1
+    assert native.loaded() is None
+
+
+def test_a_compiler_may_be_named_with_arguments(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = native._path()
+    monkeypatch.setenv("CC", f"{native._compiler()[0]} -O1")
+    assert native._path() != before
+    assert native.library().panel() == PANEL
 
 
 def test_a_cache_that_cannot_be_written_is_a_reason(fresh: Path, tmp_path: Path) -> None:
@@ -221,3 +240,15 @@ def test_a_row_of_a_product_does_not_know_its_neighbours(rows: int, half: bool, 
 def test_outputs_that_fill_no_panel_are_refused() -> None:
     with pytest.raises(NoFastPath, match=rf"outputs are no multiple of {PANEL}"):
         PackedProduct(torch.ones(PANEL + 1, 4))
+
+
+@pytest.mark.parametrize("odd", [torch.ones(8, PANEL).t(), torch.ones(PANEL, 8, dtype=torch.float64)])
+def test_what_native_code_takes_for_granted_is_checked(odd: torch.Tensor) -> None:
+    """It would read wrong numbers, or past the end."""
+    for use in (lambda: pack(odd, half=False), lambda: are_half([odd])):
+        with pytest.raises(
+            NoFastPath, match=r"(strided|contiguous) torch\.float\d\d on cpu, not torch\.float32"
+        ):
+            use()
+    with pytest.raises(NoFastPath, match="float64 on cpu"):
+        PackedProduct(torch.ones(PANEL, 8))(torch.ones(2, 8, dtype=torch.float64))
