@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import torch
 
@@ -30,8 +31,13 @@ def use_threads(threads: int | None) -> int:
     return chosen
 
 
-# What torch had when `native_alone` took it; None outside.
-_team: int | None = None
+class _Taken(threading.local):
+    """What torch had when `native_alone` took it; None outside. OpenMP keeps a number for each thread."""
+
+    team: int | None = None
+
+
+_taken = _Taken()
 
 
 class native_alone:
@@ -42,22 +48,20 @@ class native_alone:
     """
 
     def __enter__(self) -> None:
-        global _team
-        self._outermost = _team is None
+        self._outermost = _taken.team is None
         if self._outermost:
-            _team = torch.get_num_threads()
+            _taken.team = torch.get_num_threads()
             torch.set_num_threads(1)
 
     def __exit__(self, *error: object) -> None:
-        global _team
-        if self._outermost and _team is not None:
-            torch.set_num_threads(_team)
-            _team = None
+        if self._outermost and _taken.team is not None:
+            torch.set_num_threads(_taken.team)
+            _taken.team = None
 
 
 def native_threads() -> int:
     """How many threads native code computes with."""
-    return torch.get_num_threads() if _team is None else _team
+    return torch.get_num_threads() if _taken.team is None else _taken.team
 
 
 def resolve_device(device: str | torch.device = "auto") -> torch.device:

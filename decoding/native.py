@@ -13,6 +13,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_void_p
@@ -27,6 +28,7 @@ FLAGS = (
     *("-pthread", "-fPIC", "-shared"),
 )
 _SECONDS = 120
+_DIGEST = hashlib.sha256().digest_size
 
 
 class NoNativeCode(Exception):
@@ -96,18 +98,23 @@ def library() -> ctypes.CDLL:
 
 def _load() -> ctypes.CDLL:
     path = _path()
-    if not path.is_file():
+    if not _is_whole(path):
         _compile(path)
     try:
-        found = ctypes.CDLL(str(path))
+        return _typed(ctypes.CDLL(str(path)))
+    except (OSError, AttributeError) as error:
+        path.unlink(missing_ok=True)  # what made it may be mended by the next run
+        raise NoNativeCode(f"{path} cannot be compiled to something that loads: {error}") from None
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a library ends with the SHA-256 of what lies before: the loader would not notice a truncated
+    or damaged one, and the process would die of it later. It takes no notice of what follows either."""
+    try:
+        content = path.read_bytes()
     except OSError:
-        # Truncated, say: made anew once.
-        _compile(path)
-        try:
-            found = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise NoNativeCode(f"{path} cannot be loaded: {error}") from None
-    return _typed(found)
+        return False
+    return hashlib.sha256(content[:-_DIGEST]).digest() == content[-_DIGEST:]
 
 
 def loaded() -> ctypes.CDLL | None:
@@ -177,10 +184,26 @@ def _compile(path: Path) -> None:
     try:
         with atomic_path(path) as made:
             command = [*_compiler(), *FLAGS, str(SOURCE), "-o", str(made), "-lm"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
-            if done.returncode:
-                lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-                said = next((line for line in lines if "error" in line), lines[-1])
-                raise NoNativeCode(f"{command[0]} cannot compile the fast path: {said.strip()[:200]}")
+            status, said = _run(command)
+            if status:
+                lines = said.strip().splitlines() or [f"exit status {status}"]
+                first = next((line for line in lines if "error" in line), lines[-1])
+                raise NoNativeCode(f"{command[0]} cannot compile the fast path: {first.strip()[:200]}")
+            digest = hashlib.sha256(made.read_bytes()).digest()
+            with made.open("ab") as library:
+                library.write(digest)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoNativeCode(f"the fast path cannot be compiled into {path.parent}: {error}") from None
+
+
+def _run(command: list[str]) -> tuple[int, str]:
+    """Exit status and standard error; what the command has started ends with it, in time or not."""
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            said = process.communicate(timeout=_SECONDS)[1]
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, said.decode(errors="replace")

@@ -63,6 +63,8 @@ class TargetModel:
             raise ValueError(
                 f"{type(model).__name__} is no decoder-only language model with a list of layers"
             )
+        if not len(model.get_decoder().layers):
+            raise ValueError(f"{type(model).__name__} has no layers: its config says 0")
         speed_up_few_rows(model)
         self._model = model
         self.config = model.config.get_text_config()

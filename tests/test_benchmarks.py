@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import save_tiny_head, save_tiny_model
+import torch
+from fakes import save_tiny_head, save_tiny_model, tiny_target
 
-from benchmarks.cycle import interleaved, main, ratio_with_interval
+from benchmarks import floor, overhead
+from benchmarks.cycle import main
+from benchmarks.measure import interleaved, ratio_with_interval
 
 
 def test_a_ratio_of_medians_has_an_interval_around_it() -> None:
@@ -47,6 +50,33 @@ def test_the_benchmark_runs_on_a_tiny_model(tmp_path: Path, capsys: pytest.Captu
     assert main([*flags, "--rounds", "3", "--json", str(tmp_path / "samples.json")]) == 0
     assert "a cycle by phase" in capsys.readouterr().out
     samples = json.loads((tmp_path / "samples.json").read_text(encoding="utf-8"))
-    assert set(samples) == {"products_ms", "forward_ms", "draft_ms", "cycle_seconds_per_token"}
+    assert set(samples) == {"draft_ms", "cycle_seconds_per_token"}
     assert main([*flags, "--rounds", "2"]) == 2
     assert "--rounds is 2" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_floor_and_overhead_run_on_a_tiny_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_tiny_model(tmp_path / "model")
+    save_tiny_head(tmp_path / "head", tmp_path / "model")
+    flags = ["--target", str(tmp_path / "model"), "--drafter", str(tmp_path / "head"), "--threads", "1"]
+    assert floor.main([*flags, "--rounds", "3", "--no-frozen"]) == 0
+    said = capsys.readouterr().out
+    assert "eager path (its" in said  # and why
+    assert said.count("(the floor)") == 4
+    assert overhead.main([*flags, "--rounds", "3", "--json", str(tmp_path / "shares.json")]) == 0
+    shares = json.loads((tmp_path / "shares.json").read_text(encoding="utf-8"))
+    for name, parts in shares.items():
+        if name != "features_ms":
+            for number in range(3):
+                assert sum(parts[part][number] for part in overhead.PARTS) == pytest.approx(1)
+
+
+def test_products_that_meet_the_same_rows_count_as_one() -> None:
+    """q, k, v and gate, up; every weight once."""
+    from transformers import LlamaForCausalLM
+
+    target = tiny_target(dtype=torch.float32, layers=2)
+    assert isinstance(target.model, LlamaForCausalLM)
+    shapes = [tuple(weight.shape) for weight in floor.fused_weights(target.model)]
+    assert sorted(shapes) == sorted([(40, 32), *[(64, 32), (32, 32), (96, 32), (32, 48)] * 2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -163,6 +165,8 @@ def test_a_prefill_in_pieces_and_a_cache_that_grows_change_nothing(monkeypatch: 
     assert cache.slots.slots >= 600
     last = target.forward(ids, target.new_cache(), last_logits_only=True)
     assert torch.equal(last.logits_RV, whole.logits_RV[-1:])
+    assert last.features_RF is not None
+    assert torch.equal(last.features_RF, whole.features_RF)
     plain = one_by_one(target, ids)
     for row in (0, 127, 128, 255, 256, 511, 512, 599):
         features = plain[row].features_RF
@@ -310,3 +314,49 @@ def test_ids_without_an_embedding_are_refused(ids: list[int]) -> None:
     with pytest.raises(ValueError, match=rf"token ids span {min(ids)}\.\.{max(ids)}, must be in 0\.\.39"):
         target.forward(ids, cache)
     assert cache.length == 0
+
+
+def test_padding_is_never_the_best_token() -> None:
+    """Its logits are 0: with all others below, they would win."""
+    model = causal_lm()
+    ids = tokens_of(9, 6)
+    state_H = model.model(input_ids=torch.tensor([ids])).last_hidden_state[0, -1]
+    model.lm_head.weight.copy_(-torch.linspace(1, 2, 40)[:, None] * state_H)
+    target = TargetModel(model)
+    assert target.use_fast_path(), target.slow_reason
+    output = target.forward(ids, target.new_cache(), last_logits_only=True)
+    assert output.logits_RV.max() < 0
+    assert output.best == ([output.logits_RV.max().item()], [0])
+
+
+def test_a_gate_far_outside_of_what_exp_can_say() -> None:
+    """silu(-1e4) is 0 and silu(1e4) is 1e4: no infinity, no NaN."""
+    model, twin = causal_lm(), causal_lm().double()
+    for one in (model, twin):
+        one.model.layers[0].mlp.gate_proj.weight.mul_(3000)
+    target, reference = TargetModel(model), TargetModel(twin)
+    assert target.use_fast_path(), target.slow_reason
+    ids = tokens_of(10, 20)
+    ours = target.forward(ids, target.new_cache()).logits_RV
+    theirs = reference.forward(ids, reference.new_cache()).logits_RV
+    assert (ours - theirs).abs().max() <= 1e-3 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_callers_at_once_do_not_meet(threads: int) -> None:
+    """Four Python threads on one target, prompts of different lengths: each gets what it gets alone."""
+    target, before = fast_target(), torch.get_num_threads()
+
+    def decode(seed: int) -> torch.Tensor:
+        torch.set_num_threads(threads)  # OpenMP keeps it for each thread
+        cache = target.new_cache()
+        target.forward(tokens_of(seed, 20 + 90 * (seed % 3)), cache)
+        return torch.cat([target.forward([token], cache).logits_RV for token in tokens_of(seed, 30)])
+
+    try:
+        alone = [decode(seed) for seed in range(8)]
+        with ThreadPoolExecutor(4) as callers:
+            together = list(callers.map(decode, range(8)))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))

@@ -66,12 +66,67 @@ def test_a_failed_compilation_is_not_tried_again_by_the_noise(
     assert capfd.readouterr().err == ""
 
 
-def test_a_damaged_library_is_made_anew(fresh: Path) -> None:
-    path = native._path()
-    path.parent.mkdir()
-    path.write_bytes(b"\x7fELF and no more")
+@pytest.mark.parametrize("damage", ["garbage", "empty", "half", "a bit", "another library"])
+def test_a_damaged_library_is_made_anew(damage: str, fresh: Path) -> None:
+    """The loader takes a truncated one, and the process dies of it later."""
+    native.library()
+    native._found.cache_clear()
+    (path,) = fresh.iterdir()
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 3] ^= 4
+    path.unlink()  # the one that is loaded must not change under this process
+    path.write_bytes(
+        {
+            "garbage": b"\x7fELF and no more",
+            "empty": b"",
+            "half": whole[: len(whole) // 2],
+            "a bit": bytes(flipped),
+            "another library": Path(np.linalg._umath_linalg.__file__).read_bytes(),
+        }[damage]
+    )
     assert native.library().panel() == PANEL
-    assert path.stat().st_size > 1000
+    assert native._is_whole(path)
+
+
+def test_a_library_without_the_functions_is_a_reason(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other.c"
+    other.write_text("int nothing_of_ours;\n")
+    monkeypatch.setattr(native, "SOURCE", other)
+    with pytest.raises(NoNativeCode, match="cannot be compiled to something that loads"):
+        native.library()
+    assert list(fresh.iterdir()) == []
+
+
+def fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    path = tmp_path / "fake-cc"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("CC", str(path))
+
+
+def test_a_compiler_may_say_anything(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = native._compiler()[0]
+    fake_compiler(tmp_path, monkeypatch, f"printf 'warning \\377' >&2\nexec {real} \"$@\"")
+    assert native.library().panel() == PANEL
+
+
+def test_a_compiler_that_hangs_is_ended_with_its_children(
+    fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_compiler(tmp_path, monkeypatch, f"sleep 60 & echo $! > {tmp_path}/child; wait")
+    monkeypatch.setattr(native, "_SECONDS", 0.5)
+    with pytest.raises(NoNativeCode, match=r"cannot be compiled into .*timed out"):
+        native.library()
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        if "Z" in Path(f"/proc/{child}/stat").read_text().split()[2]:
+            break
+        time.sleep(0.05)
+    assert time.monotonic() < deadline
 
 
 def test_the_library_of_other_source_or_machine_is_not_taken(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from decoding import native
@@ -95,6 +95,9 @@ def test_damaged_logits_give_a_level_all_the_same(logits: list[float]) -> None:
         np.testing.assert_allclose(survival.values_RW[0], best, rtol=1e-5, atol=1e-5)
 
 
+@example(rows=[[1.0, math.nan, 0.5]])
+@example(rows=[[0.5] * 18 + [math.nan]])
+@example(rows=[[-math.inf] * 5])
 @given(rows=st.one_of(LOGITS, ODD.map(lambda row: [row])))
 def test_the_largest_of_a_row_is_torchs(rows: list[list[float]]) -> None:
     """Lowest place at ties; a NaN anywhere is the value, since no token follows from such a row."""
@@ -108,3 +111,11 @@ def test_the_largest_of_a_row_is_torchs(rows: list[list[float]]) -> None:
             assert max(row) not in row[:place]
     doubled = largest_of_rows(logits_RV.double())
     np.testing.assert_array_equal(doubled[0], values)
+
+
+def test_the_first_of_many_equals_is_the_largest() -> None:
+    """Far apart, in blocks that are searched one after the other; and all of them the same."""
+    logits_RV = torch.zeros(3, 1500)
+    logits_RV[0, [700, 1400]] = 5
+    logits_RV[1, [3, 1499]] = 5
+    assert largest_of_rows(logits_RV) == ([5.0, 5.0, 0.0], [700, 3, 0])
