@@ -1,4 +1,4 @@
-"""Build and load `native.c`: one shared library a machine, compiled once, kept in the cache.
+"""Build and load `native_code/`: one shared library a machine, compiled once, kept in the cache.
 
 The library is found again by the hash of its source, the compiler and the processor. Where there is no C
 compiler, or it fails, `library` raises `NoNativeCode` with the reason, and decoding takes the eager path.
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from decoding.artifacts import atomic_path, cache_dir
 
-SOURCE = Path(__file__).with_name("native.c")
+SOURCE = Path(__file__).parent / "native_code" / "native.c"
 # No -ffast-math: it may reorder sums, and the order is what makes a row independent of its neighbours.
 FLAGS = (
     *("-std=gnu11", "-O3", "-march=native", "-ffp-contract=fast"),
@@ -163,7 +163,8 @@ def _path() -> Path:
     """Where this machine's library lies: its name changes with everything that it depends on."""
     compiler = _compiler()
     stat = Path(compiler[0]).resolve().stat()
-    parts = (SOURCE.read_bytes(), repr(FLAGS), compiler, stat.st_size, stat.st_mtime_ns, _processor())
+    sources = [path.read_bytes() for path in sorted(SOURCE.parent.glob("*.[ch]"))]
+    parts = (sources, repr(FLAGS), compiler, stat.st_size, stat.st_mtime_ns, _processor())
     digest = hashlib.sha256(b"\0".join(str(part).encode() for part in parts)).hexdigest()[:16]
     return cache_dir() / "native" / f"{digest}.so"
 

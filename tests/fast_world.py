@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import (
     LlamaConfig,
@@ -87,3 +88,11 @@ def fast_eagle(target: TargetModel, beam_width: int = 3) -> EagleDrafter:
     assert drafter.use_fast_path()
     target.capture(drafter.fused_layers)
     return drafter
+
+
+def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-4, atol=1e-4)
+
+
+def tokens_of(seed: int, count: int) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 40, count).tolist()

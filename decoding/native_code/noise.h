@@ -1,0 +1,66 @@
+/* Noise: the functions of noise.py, bit for bit. */
+
+#pragma once
+
+#include <math.h>
+#include "lanes.h"
+
+#define GOLDEN 0x9E3779B97F4A7C15u
+
+/* The uniform of a state in steps of 2^-53. */
+ALWAYS uint64_t mixed(uint64_t state) {
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9u;
+    state = (state ^ state >> 27) * 0x94D049BB133111EBu;
+    return (state ^ state >> 31) >> 11;
+}
+
+ALWAYS double uniform(uint64_t steps) { return (steps ? (double)(int64_t)steps : 0.5) * 0x1p-53; }
+
+/* y (P, N): uniforms of N ids under P keys. */
+void uniforms(const int64_t *keys, int64_t positions, const int64_t *ids, int64_t n, double *y) {
+    for (int64_t p = 0; p < positions; p++)
+        for (int64_t i = 0; i < n; i++) y[p * n + i] = uniform(mixed(keys[p] + (ids[i] + (uint64_t)1) * GOLDEN));
+}
+
+/* At least the Gumbel value: -log(-log u) < -log(1 - u) < the bound. 1 - u is cut to 24 bits, so that it is an exact
+   float; whose bits, read as a number, are its logarithm to base 2 but for a straight line between powers of 2, which
+   lies below by .09 at most. 0 is as good as 2^-127. */
+ALWAYS double gumbel_bound(uint64_t steps) {
+    float rest = (float)(0xffffff - (int32_t)(steps >> 29));
+    int32_t bits;
+    memcpy(&bits, &rest, sizeof bits);
+    return (127 + 24 - bits * 0x1p-23) * 0.6931471805599453;
+}
+
+#define NOISE_BLOCK 32
+
+/* Ascending ids of tokens that may be the argmax of logits / temperature + Gumbel noise: the first, and
+   those whose bound exceeds the best value before them, as that of the argmax and of all that tie with it does; NaN and
+   +infinity always stay. Writes their scaled logits and uniforms too; there is room for n. Returns how many. */
+int64_t contenders(const float *logits, int64_t n, double temperature, int64_t key, int64_t *ids, double *scaled,
+                   double *drawn) {
+    int64_t found = 0;
+    double floor = -INFINITY;
+    for (int64_t start = 0; start < n; start += NOISE_BLOCK) {
+        const int64_t m = n - start < NOISE_BLOCK ? n - start : NOISE_BLOCK;
+        uint64_t steps[NOISE_BLOCK], state = key + (uint64_t)start * GOLDEN;
+        double bounds[NOISE_BLOCK];
+        int any = start == 0;
+        for (int64_t j = 0; j < m; j++) steps[j] = mixed(state += GOLDEN);
+        for (int64_t j = 0; j < m; j++) {
+            bounds[j] = logits[start + j] / temperature + gumbel_bound(steps[j]);
+            any |= !(bounds[j] <= floor);
+        }
+        for (int64_t j = 0; any && j < m; j++) {
+            if (bounds[j] <= floor && start + j) continue;
+            ids[found] = start + j;
+            scaled[found] = logits[start + j] / temperature;
+            drawn[found] = uniform(steps[j]);
+            double value = scaled[found] - log(-log(drawn[found]));
+            value -= 1e-9 * (1 + fabs(value)); /* far more than all rounding, whoever computes the logarithms */
+            if (value > floor) floor = value;
+            found++;
+        }
+    }
+    return found;
+}
