@@ -15,7 +15,7 @@ import torch
 
 from decoding.packed import LayerWeights, NoFastPath, PackedStack, are_half
 
-# Families whose layer is that of native.c; see `FastForward.check` for who makes sure.
+# Families whose layer is that of native.c; `TargetModel.use_fast_path` makes sure of it.
 FAMILIES = ("llama", "mistral", "qwen2")
 # Rotary angles that depend on the position alone; `dynamic` and `longrope` change with the text's length.
 ROTARY = ("default", "linear", "llama3", "yarn")
