@@ -93,7 +93,7 @@ class _Forwards:
         self._cache.keep(context, [], self._target.device)  # what lies above stays written
         started = now(self._target.device)
         self._target.forward(
-            self._ids[context : context + rows], self._cache, np.arange(rows) - 1, np.arange(rows)
+            self._ids[context : context + rows], self._cache, range(-1, rows - 1), range(rows)
         )
         seconds = now(self._target.device) - started
         # The rows are those that lay there before, so that every context remains a prefill's.

@@ -179,7 +179,7 @@ def _verification(decoder: SpeculativeDecoder, rows: int) -> Callable[[], float]
     cache = target.new_cache()
     ids = np.random.default_rng(1).integers(100, target.vocabulary_size, CONTEXT + rows).tolist()
     target.forward(ids[:CONTEXT], cache, last_logits_only=True)
-    parents, depths = np.arange(rows) - 1, np.arange(rows)
+    parents, depths = range(-1, rows - 1), range(rows)
     chooser = TokenChooser(Sampling(), NoiseStream(0, ids))
 
     def measure() -> float:

@@ -23,7 +23,7 @@ from scipy.stats import bootstrap
 
 import decoding.target
 from benchmarks.cycle import PROMPTS
-from benchmarks.measure import Samples, command, interleaved, print_ratios
+from benchmarks.measure import Samples, command
 from decoding.controller import Controller, DraftView, FixedController, PlainController
 from decoding.decoder import SpeculativeDecoder
 from decoding.drafters.beam import Beam
@@ -32,7 +32,6 @@ from decoding.features import DepthFeatures, SizeFeatures
 from decoding.sampling import TokenChooser
 from decoding.scoring import Scorer
 from decoding.timing import PHASES, now
-from decoding.tree import DraftTree
 
 TOKENS = 48
 FORWARDS = ("target forward", "head forward")
@@ -79,8 +78,7 @@ def run(console: Console, decoder: SpeculativeDecoder, options: argparse.Namespa
                 outside = 1 - sum(seconds[part] for part in FORWARDS) / total
                 samples[name]["outside the forwards"].append(outside)
     console.print(_table(samples))
-    features = interleaved(_features(), 20 * options.rounds)
-    print_ratios(console, "features of a policy, ms", features, "depth policy at the root")
+    features = _features(console, decoder)
     return {name: dict(parts) for name, parts in samples.items()} | {"features_ms": features}
 
 
@@ -158,29 +156,47 @@ def _table(samples: dict[str, Samples]) -> Table:
     return table
 
 
-def _features() -> dict[str, Callable[[], float]]:
-    """Seconds of each kind of features, of a tree of 4 levels of 16 nodes."""
-    tree, roots = DraftTree(1), DraftTree(1)
-    for _ in range(4):
-        level = tree.level(tree.height)
-        parents = [level[place % len(level)] for place in range(16)]
-        tree.add_level(list(range(16)), parents, [-0.1 * place for place in range(16)])
-    deep, shallow = (DraftView(one, 8, 300, 60) for one in (tree, roots))
-    depth_features, size_features = DepthFeatures(4, 8), SizeFeatures(32, 8)
+class _Watching(FixedController):
+    """Computes a policy's features at every question and takes the time: within cycles, where the models have
+    left little else in the processor's caches."""
 
-    def timer(features: Callable[[DraftView], Any], view: DraftView) -> Callable[[], float]:
-        def measure() -> float:
-            started = time.perf_counter()
-            features(view)
-            return time.perf_counter() - started
+    def __init__(self, beam_width: int) -> None:
+        super().__init__(4, 8)
+        self._depth, self._size = DepthFeatures(beam_width, 8), SizeFeatures(32, 8)
+        self.milliseconds: Samples = {"depth, at the root": [], "depth, after a level": [], "size": []}
 
-        return measure
+    def _time(self, which: str, features: Callable[[DraftView], Any], view: DraftView) -> None:
+        started = time.perf_counter()
+        features(view)
+        self.milliseconds[which].append((time.perf_counter() - started) * 1e3)
 
-    return {
-        "depth policy at the root": timer(depth_features, shallow),
-        "depth policy after a level": timer(depth_features, deep),
-        "size policy": timer(size_features, deep),
-    }
+    def wants_draft(self, view: DraftView) -> bool:
+        self._time("depth, at the root", self._depth, view)
+        return super().wants_draft(view)
+
+    def wants_level(self, view: DraftView) -> bool:
+        self._time("depth, after a level", self._depth, view)
+        return super().wants_level(view)
+
+    def verification_size(self, view: DraftView) -> int:
+        self._time("size", self._size, view)
+        return super().verification_size(view)
+
+
+def _features(console: Console, decoder: SpeculativeDecoder) -> Samples:
+    """Milliseconds of each kind of features in the cycles of a text."""
+    watching = _Watching(getattr(decoder.drafter, "beam_width", 1))
+    for number, prompt in enumerate(PROMPTS):
+        prompt = decoder.as_user(prompt)
+        decoder.generate(prompt, max_new_tokens=2 * TOKENS, seed=number, controller=watching)
+    table = Table(title="features of a policy, within a cycle of 4x8, microseconds")
+    for column in ("", "median", "quartiles", "calls"):
+        table.add_column(column, justify="right")
+    for name, values in watching.milliseconds.items():
+        low, middle, high = np.percentile(values, [25, 50, 75]) * 1e3
+        table.add_row(name, f"{middle:.0f}", f"{low:.0f} .. {high:.0f}", str(len(values)))
+    console.print(table)
+    return watching.milliseconds
 
 
 if __name__ == "__main__":

@@ -80,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> None:
     """Load, stream, summarise."""
     # Imported here, under the caller's handlers: an interrupt in the seconds that it takes is no fault.
+    from decoding import native
     from decoding.controller import PlainController
     from decoding.decoder import SpeculativeDecoder, fresh_seed
     from decoding.exported import ExportedController
@@ -110,8 +111,8 @@ def run(options: argparse.Namespace) -> None:
         min_match=options.min_match,
         lookup_depth=options.lookup_depth,
     )
-    if options.path == "auto" and "compile" in decoder.target.slow_reason:
-        print(f"note: the slow path decodes: {decoder.target.slow_reason}", file=sys.stderr)
+    if options.path == "auto" and decoder.target.fast is None and native.missing():
+        print(f"note: the slow path decodes: {native.missing()}", file=sys.stderr)
     if options.policy is not None:
         for warning in decoder.use_policy(Path(options.policy)):
             print(f"warning: {warning}", file=sys.stderr)

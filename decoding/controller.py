@@ -101,6 +101,9 @@ class Controller(Protocol):
         ...
 
 
+_WHOLE = (int, np.integer, np.bool_)
+
+
 def answer(controller: Controller, question: Question) -> int:
     """Put a question to a controller; ValueError if its answer is no truth value or whole number."""
     if question.kind == "size":
@@ -108,18 +111,18 @@ def answer(controller: Controller, question: Question) -> int:
     else:
         ask = controller.wants_draft if question.kind == "draft" else controller.wants_level
         said = ask(question.view)
-    choices = question.view.root_choices
-    if question.kind == "draft" and isinstance(said, int | np.integer | np.bool_) and said not in choices:
-        offered = ", ".join(f"{int(choice)} ({choice.name})" for choice in choices)
-        raise ValueError(
-            f"{type(controller).__name__} answered {said!r} to 'draft', this drafter offers {offered}"
-        )
-    if not isinstance(said, int | np.integer | np.bool_):
+    if not isinstance(said, _WHOLE):
         kind = {"size": "a whole number", "draft": "True, False or a RootChoice"}.get(
             question.kind, "True or False"
         )
         raise ValueError(
             f"{type(controller).__name__} answered {said!r} to {question.kind!r}, must be {kind}"
+        )
+    choices = question.view.root_choices
+    if question.kind == "draft" and said not in choices:
+        offered = ", ".join(f"{int(choice)} ({choice.name})" for choice in choices)
+        raise ValueError(
+            f"{type(controller).__name__} answered {said!r} to 'draft', this drafter offers {offered}"
         )
     return int(said)
 

@@ -1,13 +1,14 @@
 """Forwards of a packed stack by native.c, and the cache that they use.
 
 Legend: R rows, H hidden size, F number of captured layers, V vocabulary, G key/value heads, T slots, D head
-size, P slots of a panel, K last slots, which a mask speaks of.
+size, P slots of a panel.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+from array import array
 from collections.abc import Sequence
 from ctypes import byref
 from dataclasses import dataclass, replace
@@ -17,9 +18,10 @@ import numpy as np
 import torch
 
 from decoding import native
+from decoding.attention_mask import Mask
 from decoding.machine import native_threads
 from decoding.packed import PackedStack, address
-from decoding.survival import LevelScale, NativeSurvival, empty_best
+from decoding.survival import BestOfRows, LevelScale, NativeSurvival
 
 _FIRST_SLOTS = 256
 # Rows of one call: their activations stay in the processor's cache while the weights pass by.
@@ -111,10 +113,10 @@ class FastForward:
     def forward(
         self,
         token_ids: Sequence[int],
-        positions_R: np.ndarray | Sequence[int],
+        positions: Sequence[int],
         cache: SlotCache,
         *,
-        mask_RK: np.ndarray | None = None,
+        mask: Mask | None = None,
         states_H: torch.Tensor | None = None,
         state_rows: Sequence[int] | None = None,
         last_logits_only: bool = False,
@@ -124,19 +126,18 @@ class FastForward:
 
         Args:
             token_ids: R ids.
-            positions_R: each row's position.
+            positions: each row's.
             cache: of this stack.
-            mask_RK: which of the last K slots (these R among them) each row attends to; all before are open.
-                None: each row attends to all slots up to its own.
+            mask: of the last slots, these R among them. None: each row attends to all slots up to its own.
             states_H: fp32 (any, H), what goes into the first layer; None = the tokens' embeddings.
             state_rows: for each of the R rows its row of `states_H`; None = row by row.
             last_logits_only: logits of the last row alone.
             scores: asks for `survival`; of the last row alone where `last_logits_only`.
         """
         rows = len(token_ids)
-        if mask_RK is not None or rows <= _MOST_ROWS:
+        if mask is not None or rows <= _MOST_ROWS:
             return self._call(
-                token_ids, positions_R, cache, mask_RK, states_H, state_rows, last_logits_only, scores
+                token_ids, positions, cache, mask, states_H, state_rows, last_logits_only, scores
             )
         assert state_rows is None, "rows of states are for the few of a level"
         parts = []
@@ -145,7 +146,7 @@ class FastForward:
             states = None if states_H is None else states_H[piece]
             parts.append(
                 self._call(
-                    token_ids[piece], positions_R[piece], cache, None, states, None, last_logits_only, scores
+                    token_ids[piece], positions[piece], cache, None, states, None, last_logits_only, scores
                 )
             )
         captured = [part.captured_RF for part in parts if part.captured_RF is not None]
@@ -159,9 +160,9 @@ class FastForward:
     def _call(
         self,
         token_ids: Sequence[int],
-        positions_R: np.ndarray | Sequence[int],
+        positions: Sequence[int],
         cache: SlotCache,
-        mask_RK: np.ndarray | None,
+        mask: Mask | None,
         states_H: torch.Tensor | None,
         state_rows: Sequence[int] | None,
         last_logits_only: bool,
@@ -169,26 +170,27 @@ class FastForward:
     ) -> Forwarded:
         stack, rows = self.packed.stack, len(token_ids)
         cache.make_room(cache.length + rows)
-        # One array for the rows' whole numbers: each array costs more than what is in it.
-        wholes_3R = np.zeros((3, rows), dtype=np.int64)
-        wholes_3R[0], wholes_3R[1] = token_ids, positions_R
-        known = len(self.packed.embeddings)
-        if not 0 <= wholes_3R[0].min() <= wholes_3R[0].max() < known:
+        known = self.packed.known_ids
+        if not 0 <= min(token_ids) <= max(token_ids) < known:
             raise ValueError(f"token ids span {min(token_ids)}..{max(token_ids)}, must be in 0..{known - 1}")
-        wholes, row_bytes = wholes_3R.ctypes.data, 8 * rows
-        cos_TD, sin_TD = self.packed.angles(int(wholes_3R[1].max()) + 1)
+        # One array for the rows' whole numbers, and none of numpy's: what a cycle asks of Python comes out of
+        # memory each time, since the weights have pushed it out of the processor's caches.
+        whole_numbers = array("q", [*token_ids, *positions, *(state_rows or ())])
+        wholes, row_bytes = whole_numbers.buffer_info()[0], 8 * rows
+        cos_TD, sin_TD = self.packed.angles(max(positions) + 1)
         scored = 1 if last_logits_only else rows
         logits_RV = torch.empty(scored, stack.vocabulary)
-        normalisers_R2, best_RW, tokens_RW = empty_best(scored, 1 if scores is None else scores.width)
+        best = BestOfRows(scored, 1 if scores is None else scores.width)
+        normalisers, values, columns = best.addresses
         call = native.Call(
             tokens=wholes,
             positions=wholes + row_bytes,
             cos=cos_TD.data_ptr(),
             sin=sin_TD.data_ptr(),
             logits=logits_RV.data_ptr(),
-            best=best_RW.ctypes.data,
-            best_tokens=tokens_RW.ctypes.data,
-            normalisers=normalisers_R2.ctypes.data,
+            best=values,
+            best_tokens=columns,
+            normalisers=normalisers,
             rows=rows,
             length=cache.length,
             capture_count=len(self.capture),
@@ -202,22 +204,19 @@ class FastForward:
             states_H = states_H.contiguous()
             call.states = address(states_H)
         if state_rows is not None:
-            wholes_3R[2] = state_rows
             call.state_rows = wholes + 2 * row_bytes
-        if mask_RK is not None:
-            mask_RK = np.ascontiguousarray(mask_RK, dtype=np.uint8)
-            call.mask, call.seen = mask_RK.ctypes.data, mask_RK.shape[1]
+        if mask is not None:
+            call.mask, call.seen = b"".join(mask), len(mask[0])
         captured_RF = None
         if len(self.capture):
             captured_RF = torch.empty(rows, len(self.capture) * stack.hidden)
             call.captured, call.capture = captured_RF.data_ptr(), self.capture.ctypes.data
         self._run(call, cache)
-        logits_RV = logits_RV[:, : self.packed.outputs]
+        if stack.vocabulary != self.packed.outputs:
+            logits_RV = logits_RV[:, : self.packed.outputs]
         if scores is None:
-            best = (best_RW[:, 0].tolist(), tokens_RW[:, 0].tolist())
-            return Forwarded(logits_RV, captured_RF, best)
-        survival = NativeSurvival(logits_RV, scores.scale, normalisers_R2, best_RW, tokens_RW)
-        return Forwarded(logits_RV, captured_RF, ([], []), survival)
+            return Forwarded(logits_RV, captured_RF, (best.values.tolist(), best.columns.tolist()))
+        return Forwarded(logits_RV, captured_RF, ([], []), NativeSurvival(logits_RV, scores.scale, best))
 
     def _run(self, call: native.Call, cache: SlotCache) -> None:
         stack = self.packed.stack

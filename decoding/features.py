@@ -52,14 +52,13 @@ class DepthFeatures:
 
     def __call__(self, view: DraftView) -> np.ndarray:
         """float32 (len(names),), finite and within the bounds whatever the scores are."""
-        tree, count = view.tree, self.beam_width**2
-        features = np.empty(len(self.names), dtype=np.float32)
+        tree = view.tree
         level = tree.scores[tree.level_starts[-1] :] if tree.depth else []
-        _fill_scores(features[:count], level)
-        _fill_common(features[count : count + len(_COMMON)], view, self.max_depth)
         # Beyond twice the deepest cycle the end of the text is too far away to matter.
-        features[-1] = max(0.0, min(1.0, view.tokens_left / (2 * (self.max_depth + 1))))
-        return features
+        left = max(0.0, min(1.0, view.tokens_left / (2 * (self.max_depth + 1))))
+        # Lists, and one array at the end: within a cycle every numpy call comes out of memory anew.
+        scores = _best_scores(level, self.beam_width**2)
+        return np.array([*scores, *_common(view, self.max_depth), left], dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -88,10 +87,8 @@ class SizeFeatures:
 
     def __call__(self, view: DraftView) -> np.ndarray:
         """float32 (len(names),), finite and within the bounds whatever the scores are."""
-        features = np.empty(len(self.names), dtype=np.float32)
-        _fill_scores(features[: self.max_size], view.tree.scores[1:])
-        _fill_common(features[self.max_size :], view, self.max_depth)
-        return features
+        scores = _best_scores(view.tree.scores[1:], self.max_size)
+        return np.array([*scores, *_common(view, self.max_depth)], dtype=np.float32)
 
 
 _SCORE_BOUNDS = (SCORE_FLOOR / SCORE_SCALE, 0.0)
@@ -118,27 +115,30 @@ def _describe(features: DepthFeatures | SizeFeatures, entries: list[tuple[str, f
     object.__setattr__(features, "names", names)
 
 
-def _fill_scores(out: np.ndarray, scores: Sequence[float]) -> None:
-    """The best scores, best first; the rest of `out` as if there were nodes at the floor."""
-    # fmax and fmin take the number where the other side is NaN; maximum would hand the NaN on.
-    held = np.fmin(np.fmax(np.array(scores, dtype=np.float64), SCORE_FLOOR), 0.0)
-    held.sort()
-    best = held[::-1][: len(out)]
-    out[: len(best)] = best / SCORE_SCALE
-    out[len(best) :] = SCORE_FLOOR / SCORE_SCALE
+def _best_scores(scores: Sequence[float], count: int) -> list[float]:
+    """The best scores, best first, scaled; the rest as if there were nodes at the floor."""
+    if not scores:
+        return [SCORE_FLOOR / SCORE_SCALE] * count
+    # In this order max and min take the number where the other is NaN.
+    held = sorted([min(0.0, max(SCORE_FLOOR, score)) for score in scores], reverse=True)[:count]
+    return [score / SCORE_SCALE for score in held] + [SCORE_FLOOR / SCORE_SCALE] * (count - len(held))
 
 
-def _fill_common(out: np.ndarray, view: DraftView, max_depth: int) -> None:
+def _common(view: DraftView, max_depth: int) -> list[float]:
     most = max_depth + 1  # tokens that the deepest cycle can emit
     context = (math.log2(max(1, view.context_length)) - CONTEXT_MIDDLE) / CONTEXT_SCALE
-    out[0] = min(1.0, view.tree.depth / max_depth)
-    out[1] = min(CONTEXT_HIGHEST, context)
     last, mean = _emitted(view.history)
-    out[2] = min(1.0, last / most)
-    out[3] = min(1.0, mean / most)
+    return [
+        min(1.0, view.tree.depth / max_depth),
+        min(CONTEXT_HIGHEST, context),
+        min(1.0, last / most),
+        min(1.0, mean / most),
+    ]
 
 
 def _emitted(history: Sequence[CycleRecord]) -> tuple[float, float]:
     """Tokens emitted in the last cycle and on average in the last 4 (the request's first cycles: fewer)."""
-    emitted = [record.emitted for record in list(history)[-4:]]
-    return (emitted[-1], sum(emitted) / len(emitted)) if emitted else (0.0, 0.0)
+    if not history:
+        return 0.0, 0.0
+    emitted = [len(record.token_ids) for record in (history if len(history) <= 4 else list(history)[-4:])]
+    return emitted[-1], sum(emitted) / len(emitted)

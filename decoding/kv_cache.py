@@ -97,6 +97,7 @@ class TargetCache(Cache):
         """Committed positions held; after every cycle this is the number of committed tokens - 1."""
         return int(self.layers[0].buffer.length)
 
+    @torch.inference_mode()
     def keep(self, base: int, rows: list[int], device: torch.device) -> None:
         """Keep `base` positions and the rows of the last forward that lie on the accepted path."""
         in_place = rows == list(range(len(rows)))

@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 
 from decoding.artifacts import atomic_path, cache_dir
@@ -71,7 +71,8 @@ class Call(ctypes.Structure):
 
     _fields_ = [
         *((name, c_void_p) for name in ("tokens", "positions", "states", "state_rows")),
-        *((name, c_void_p) for name in ("mask", "cos", "sin", "captured", "capture")),
+        ("mask", c_char_p),
+        *((name, c_void_p) for name in ("cos", "sin", "captured", "capture")),
         *((name, c_void_p) for name in ("logits", "best", "best_tokens", "normalisers", "workspace")),
         *((name, c_int64) for name in ("rows", "length", "seen", "capture_count", "outputs", "width")),
         *((name, c_int32) for name in ("last_logits_only", "threads")),
@@ -123,6 +124,13 @@ def loaded() -> ctypes.CDLL | None:
     return None if isinstance(found, str) else found
 
 
+def missing() -> str:
+    """Why the library that somebody has asked for in this process cannot be had; empty if it can, or nobody
+    has."""
+    found = _found() if _found.cache_info().currsize else ""
+    return found if isinstance(found, str) else ""
+
+
 def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.workspace_floats.argtypes = [POINTER(Stack), POINTER(Call)]
     found.workspace_floats.restype = c_int64
@@ -130,7 +138,7 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.forward.restype = None
     found.keep.argtypes = [POINTER(Stack), POINTER(Slots), c_int64, c_void_p, c_int64]
     found.keep.restype = None
-    found.product.argtypes = [c_void_p, c_int32, c_void_p, *(c_int64,) * 3, c_void_p, c_int32]
+    found.product.argtypes = [c_void_p, c_int32, *(c_void_p,) * 3, *(c_int64,) * 3, c_void_p, c_int32]
     found.product.restype = None
     found.is_half.argtypes = [c_void_p, c_int64]
     found.is_half.restype = c_int32
@@ -140,10 +148,17 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.largest_of_rows.restype = None
     found.survival_of_rows.argtypes = [c_void_p, *(c_int64,) * 3, *(c_float,) * 2, c_int64, *(c_void_p,) * 3]
     found.survival_of_rows.restype = None
+    found.survival_under_noise.argtypes = [
+        *(c_void_p, c_int64, c_int64, c_int64, c_double, c_int64, c_void_p),
+        *(c_float, c_float, c_int64),
+        *(c_void_p,) * 4,
+        c_int32,
+    ]
+    found.survival_under_noise.restype = None
     found.panel.restype = c_int64
     found.uniforms.argtypes = [c_void_p, c_int64, c_void_p, c_int64, c_void_p]
     found.uniforms.restype = None
-    found.contenders.argtypes = [c_void_p, c_int64, c_double, c_int64, *(c_void_p,) * 3]
+    found.contenders.argtypes = [c_void_p, c_int64, c_double, c_int64, c_int64, *(c_void_p,) * 3, c_int32]
     found.contenders.restype = c_int64
     return found
 

@@ -11,12 +11,14 @@ Legend: P positions, N token ids.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from decoding import native
+from decoding.machine import native_threads
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
@@ -24,6 +26,8 @@ _MIX_2 = 0x94D049BB133111EB
 _STEP = 2.0**-53
 # In steps. 0 would make the Gumbel value -infinity; half of the smallest step stands in for it.
 _LEAST = 0.5
+# Tokens of a row that may win, by thread: a dozen do where logits are a model's.
+_ROOM = 128
 
 
 class NoiseStream:
@@ -58,32 +62,39 @@ class NoiseStream:
         """float64 (P, N): standard Gumbel values, -log(-log(uniform)), always finite."""
         return _gumbel(self.uniforms(indices, ids_N))
 
-    def contenders(
+    def winners(
         self, indices: Sequence[int], logits_PV: torch.Tensor, temperature: float
-    ) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
-        """The few tokens of each row that may have the best logit / temperature + Gumbel value.
+    ) -> tuple[list[float], list[int]] | None:
+        """Of each row a number that is finite if and only if its best logit / temperature + Gumbel value is
+        (NaN is the best of all), and that value's token (P), the lowest of ties.
 
         Few tokens have large noise, and a bound without logarithms says which: a dozen of tens of thousands.
-
-        Returns:
-            int64 ids (S), S >= 1, ascending, and float64 logit / temperature + Gumbel value (S) of each row:
-            the best with all that tie with it, every NaN and +infinity, and some more. None where native
-            code is not loaded, or cannot tell for these logits: any token may be the best.
+        None where native code is not loaded, or cannot tell for these logits.
         """
         library = native.loaded()
         fit = logits_PV.device.type == "cpu" and logits_PV.dtype != torch.float64
         # A subclass may have other Gumbel values, of which the bound says nothing.
         if library is None or not fit or type(self) is not NoiseStream:
             return None
-        found = []
+        values, tokens = [], []
+        threads = native_threads()
         for index, logits_V in zip(indices, logits_PV, strict=True):
             logits_V = logits_V.float().contiguous()
-            ids_V = torch.empty(len(logits_V), dtype=torch.int64)
-            scaled_V, uniforms_V = torch.empty(2, len(logits_V), dtype=torch.float64)
-            into = ids_V.data_ptr(), scaled_V.data_ptr(), uniforms_V.data_ptr()
-            kept = library.contenders(logits_V.data_ptr(), len(logits_V), temperature, self.key(index), *into)
-            found.append((ids_V[:kept], scaled_V[:kept] + _gumbel(uniforms_V[:kept])))
-        return found
+            ids = array("q", bytes(8 * _ROOM * threads))
+            scaled, uniforms = array("d", bytes(8 * _ROOM * threads)), array("d", bytes(8 * _ROOM * threads))
+            into = (part.buffer_info()[0] for part in (ids, scaled, uniforms))
+            kept = library.contenders(
+                logits_V.data_ptr(), len(logits_V), temperature, self.key(index), _ROOM, *into, threads
+            )
+            if kept < 0:
+                return None
+            place = 0
+            if kept > 1:  # a race too close for logarithms that may differ from torch's by ulps
+                gumbel = _gumbel(torch.tensor(uniforms[:kept], dtype=torch.float64))
+                place = int((torch.tensor(scaled[:kept], dtype=torch.float64) + gumbel).argmax())
+            values.append(scaled[place])
+            tokens.append(ids[place])
+        return values, tokens
 
 
 def native_uniforms(keys: Sequence[int], ids_N: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ Legend: N outputs, K inputs of a product, H hidden size, I MLP size, D head size
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
@@ -63,7 +64,7 @@ class PackedStack:
 
     Attributes:
         stack: for native.c.
-        embeddings: as given.
+        embeddings: as given; `known_ids` of them.
         outputs: columns of the logits; the stack may have more, which are padding.
         packed_bytes: memory of all weights but the embeddings.
     """
@@ -120,7 +121,7 @@ class PackedStack:
             half_logits=half_output,
             eps=eps,
         )
-        self.outputs = len(output)
+        self.known_ids, self.outputs = len(embeddings), len(output)
         self.packed_bytes = sum(tensor.nbytes for tensor in self._held)
         self._angles = angles
         self._cos_TD = self._sin_TD = torch.empty(0, head_dim // 2)
@@ -194,14 +195,23 @@ class PackedProduct:
         self.half = are_half([weight_NK])
         self.packed = pack(weight_NK, self.half)
 
-    def __call__(self, x_RK: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x_RK: torch.Tensor, rows: Sequence[int] | None = None) -> torch.Tensor:
+        """Of these rows of x, which ascend; None = all."""
         x_RK = x_RK.contiguous()
-        y_RN = torch.empty(len(x_RK), self.outputs)
+        count = len(x_RK) if rows is None else len(rows)
+        y_RN = torch.empty(count, self.outputs)
+        places, gathered_RK = None, None
+        if rows and not 0 <= min(rows) <= max(rows) < len(x_RK):
+            raise ValueError(f"rows are {min(rows)}..{max(rows)}, must be in 0..{len(x_RK) - 1}")
+        if rows and rows[-1] != count - 1:  # as often as not they are the first ones: nothing is copied
+            places, gathered_RK = array("q", rows), torch.empty(count, self.inputs)
         self._native.product(
             self.packed.data_ptr(),
             self.half,
             address(x_RK),
-            len(x_RK),
+            None if places is None else places.buffer_info()[0],
+            None if gathered_RK is None else gathered_RK.data_ptr(),
+            count,
             self.inputs,
             self.outputs,
             y_RN.data_ptr(),

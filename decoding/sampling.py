@@ -179,32 +179,33 @@ class TokenChooser:
             known = None if self.sampling.reads_context else best
             values, tokens = largest_of_rows(logits_RV) if known is None else known
         else:
-            values, tokens = _read_back(*self._perturbed(logits_RV, indices))
+            values, tokens = self._perturbed(logits_RV, indices)
         for value, index in zip(values, indices, strict=True):
             if not math.isfinite(value):
                 raise no_distribution(index, self.sampling)
         return tokens
 
-    def _perturbed(
-        self, logits_RV: torch.Tensor, indices: Sequence[int]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Value and id (R) of each row's best scaled logit + noise, the lowest of ties."""
-        few = self._few(logits_RV, indices) if logits_RV.device.type == "cpu" else None
+    def _perturbed(self, logits_RV: torch.Tensor, indices: Sequence[int]) -> tuple[list[float], list[int]]:
+        """Of each row a number that is finite if and only if its best scaled logit + noise is, and that
+        value's id (R), the lowest of ties."""
+        few = None
+        if self.sampling.narrows:
+            few = self._few(logits_RV, indices) if logits_RV.device.type == "cpu" else None
+        elif won := self.noise.winners(indices, logits_RV, self.sampling.temperature):
+            return won
         if few is None:
             ids_V = torch.arange(logits_RV.shape[-1], device=logits_RV.device)
             scaled_RV = scaled_logits(logits_RV, self.sampling)
-            return (scaled_RV + self.noise.gumbel(indices, ids_V)).max(dim=-1)
+            return _read_back(*(scaled_RV + self.noise.gumbel(indices, ids_V)).max(dim=-1))
         values_and_places = [values_S.max(dim=-1) for _, values_S in few]
         ids = [ids_S[place] for (ids_S, _), (_, place) in zip(few, values_and_places, strict=True)]
-        return torch.stack([value for value, _ in values_and_places]), torch.stack(ids)
+        return _read_back(torch.stack([value for value, _ in values_and_places]), torch.stack(ids))
 
     def _few(
         self, logits_RV: torch.Tensor, indices: Sequence[int]
     ) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
-        """Ids (S) of the tokens that can win each row, at least one, and their scaled logits + noise: the
-        dearest part of a row. Damage stays in, to be reported. None where any token can win."""
-        if not self.sampling.narrows:
-            return self.noise.contenders(indices, logits_RV, self.sampling.temperature)
+        """Ids (S) of the tokens that the filters leave of each row, at least one, and their scaled logits +
+        noise: the dearest part of a row. Damage stays in, to be reported; None where it is NaN."""
         scaled_RV = scaled_logits(logits_RV, self.sampling)
         if scaled_RV.isnan().any():
             return None

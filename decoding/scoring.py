@@ -131,9 +131,13 @@ class Scorer:
         fast: bool = False,
     ) -> Survival:
         """`log_survival` and the `width` best tokens of each row. `fast`: the logits come from native code,
-        which may go on with them: values differ from `log_survival`'s in the last bits."""
+        which may go on with them: values differ from `log_survival`'s in the last bits of fp32."""
         if fast and self.temperature == 0:
             return NativeSurvival.of(logits_RV, self.scale(depth), width)
+        # A subclass may have other Gumbel values.
+        if fast and type(noise) is NoiseStream:
+            scale, key = self.scale(depth), noise.key(index)
+            return NativeSurvival.under_noise(logits_RV, scale, width, self.temperature, key, ids_V)
         return TensorSurvival(self.log_survival(logits_RV, depth, noise, index, ids_V), width)
 
     def log_lookup(self, looked: Looked, opinion: HeadOpinion | None, noise: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from typing import Literal
 
 import torch
@@ -94,7 +94,7 @@ class Session:
         self._history: deque[CycleRecord] = deque(maxlen=HISTORY)
         started = now(target.device)
         self.cache = target.new_cache()
-        with nullcontext() if target.fast is None else native_alone():
+        with self._alone():
             self._prefill()
         self.prefill_seconds = now(target.device) - started
 
@@ -112,17 +112,12 @@ class Session:
         return self.committed[self.prompt_length :]
 
     def run(self, controller: Controller) -> Iterator[CycleRecord]:
-        """Decode to the end, every question put to `controller`."""
+        """Decode to the end, every question put to `controller`, which answers as the models run: on one of
+        torch's threads where native code decodes, else in inference mode."""
         while not self.finished:
-            cycle = self.cycle()
-            reply: int | None = None
-            while True:
-                try:
-                    question = cycle.send(reply) if reply is not None else next(cycle)
-                except StopIteration as done:
-                    yield done.value
-                    break
-                reply = answer(controller, question)
+            with self._alone():  # once for the whole cycle: going in and out costs microseconds
+                record = _driven(self._cycle(), controller)
+            yield record
 
     def cycle(self) -> Cycle:
         """One cycle as a generator: yields questions, is sent answers, returns the record.
@@ -130,23 +125,25 @@ class Session:
         The one loop for decoding, training and evaluation: whoever drives it decides who answers. Time
         between a question and its answer is charged to the policy.
         """
+        cycle = self._cycle()
+        reply: int | None = None
+        while True:
+            try:
+                with self._alone():
+                    question = cycle.send(reply) if reply is not None else next(cycle)
+            except StopIteration as done:
+                return done.value
+            reply = yield question  # whoever answers may want all of torch's threads, and gradients
+
+    def _alone(self) -> AbstractContextManager[object]:
+        """What decoding needs of torch: native code's tensors know no gradients, and it wants the cores."""
+        return torch.inference_mode() if self._target.fast is None else native_alone()
+
+    def _cycle(self) -> Cycle:
         if self.finished:
             raise ValueError("the request is finished: it met an end token, a stop string or its token limit")
         if self._broken:
             raise ValueError("the request failed while a draft was verified: begin it anew")
-        cycle = self._cycle()
-        if self._target.fast is None:
-            return (yield from cycle)
-        reply: int | None = None
-        while True:
-            try:
-                with native_alone():
-                    question = cycle.send(reply) if reply is not None else next(cycle)
-            except StopIteration as done:
-                return done.value
-            reply = yield question  # whoever answers may want all of torch's threads
-
-    def _cycle(self) -> Cycle:
         clock = self._clock
         clock.start()
         context_length = len(self.committed)
@@ -215,7 +212,6 @@ class Session:
             output = self._target.forward(self.committed[:-1], self.cache, last_logits_only=True)
             self._draft.ingest(self.committed[1:], output.features_RF)
 
-    @torch.inference_mode()
     def _verify(self, selection: Selection, drawn: Drawn | None) -> tuple[Verdict, tuple[float, ...]]:
         """Score the selection and accept from it."""
         output = self._target.forward(
@@ -251,7 +247,7 @@ class Session:
         if self._sampling.temperature == 0 or logits.device.type != "cpu":
             # One read-back for the whole tree; row by row would wait for the device at every accepted token.
             tokens = self.chooser.choose(
-                logits, [first + depth for depth in selection.depths.tolist()], best=output.best
+                logits, [first + depth for depth in selection.depths], best=output.best
             )
             return lambda row, depth: tokens[row]
         # On a CPU the noise of a row costs more than a read-back: draw it for the accepted rows alone.
@@ -278,25 +274,26 @@ class Session:
             self.finish_reason = "end_token"
         return self.finished
 
-    @torch.inference_mode()
     def _commit(self, verdict: Verdict) -> None:
         base = len(self.committed) - 1
         self.cache.keep(base, verdict.rows, self._target.device)
-        features = self._last_features
-        if features is not None and verdict.rows != list(range(len(features))):
-            features = _rows_of(features, verdict.rows)
+        self._draft.ingest(verdict.emitted, self._last_features, verdict.rows)
         self._last_features = None
-        self._draft.ingest(verdict.emitted, features)
         self.committed.extend(verdict.emitted)
         if self.tokens_left <= 0 and not verdict.finished:
             self.finish_reason = "length"
 
 
-def _rows_of(features_RF: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    # numpy knows no bf16.
-    if features_RF.device.type == "cpu" and features_RF.dtype in (torch.float32, torch.float64):
-        return torch.from_numpy(features_RF.numpy()[rows])  # a third of the time of torch's own indexing
-    return features_RF[torch.tensor(rows, device=features_RF.device)]
+def _driven(cycle: Cycle, controller: Controller) -> CycleRecord:
+    """The record of a cycle whose questions are put to `controller`."""
+    reply: int | None = None
+    while True:
+        try:
+            question = cycle.send(reply) if reply is not None else next(cycle)
+        except StopIteration as done:
+            record: CycleRecord = done.value
+            return record
+        reply = answer(controller, question)
 
 
 def check_rule(rule: str) -> None:

@@ -3,8 +3,7 @@
 Every name that transformers changed between the releases of the pinned range is chosen here and in
 `kv_cache.py`, nowhere else.
 
-Legend: R rows of a forward, L cached positions, K last key positions, which a mask speaks of, V vocabulary,
-H hidden size, F number of fused layers.
+Legend: R rows of a forward, V vocabulary, H hidden size, F number of fused layers.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from decoding.artifacts import fingerprint_weights
+from decoding.attention_mask import Mask, additive_mask, tree_attention_mask
 from decoding.fast_forward import FastForward, SlotCache
 from decoding.kv_cache import TargetCache
 from decoding.linear import speed_up_few_rows
@@ -121,7 +120,7 @@ class TargetModel:
             return False
         ids = [token % self.vocabulary_size for token in (1, 11, 111, 1111, 11111)]
         wanted = self.forward(ids, TargetCache(self.config.num_hidden_layers)).logits_RV
-        got = fast.forward(ids, np.arange(len(ids)), fast.new_cache()).logits_RV
+        got = fast.forward(ids, range(len(ids)), fast.new_cache()).logits_RV
         apart = float((got - wanted).abs().max() / wanted.abs().max())
         if not apart <= _AGREEMENT:
             # A family member with a layer of its own: better slow than wrong.
@@ -159,58 +158,63 @@ class TargetModel:
             return self.fast.new_cache()
         return TargetCache(self.config.num_hidden_layers)
 
-    @torch.inference_mode()
     def forward(
         self,
         token_ids: Sequence[int],
         cache: TargetCache | SlotCache,
-        parents: np.ndarray | None = None,
-        depths: np.ndarray | None = None,
+        parents: Sequence[int] | None = None,
+        depths: Sequence[int] | None = None,
         last_logits_only: bool = False,
-        mask_RK: np.ndarray | None = None,
+        mask: Mask | None = None,
     ) -> TargetOutput:
         """Run R rows on top of the cache, which grows by R positions.
 
         Args:
             token_ids: R ids. With `parents`, row 0 is the root and the others drafted nodes in an order in
                 which parents come first; without, R consecutive tokens.
-            cache: holds L positions, extended in place; from `new_cache` of the path that runs now.
-            parents: int (R,), the row of each row's parent, -1 for the root.
-            depths: int (R,), 0 for the root; with `mask_RK`, each row's position counted from that of the
+            cache: extended in place; from `new_cache` of the path that runs now.
+            parents: the row of each of the R rows' parent, -1 for the root.
+            depths: of the R rows, 0 for the root; with `mask`, each row's position counted from that of the
                 first of the K keys.
             last_logits_only: compute logits of the last row alone (prefill).
-            mask_RK: instead of `parents`, for rows on top of rows that are no committed text: bool, which of
-                the last K key positions (cached rows, then these R) each row may attend to. All before them
-                are open.
+            mask: instead of `parents`, for rows on top of rows that are no committed text, see `Mask`.
         """
-        assert mask_RK is None or (parents is None and depths is not None), "a mask goes with depths alone"
+        assert mask is None or (parents is None and depths is not None), "a mask goes with depths alone"
         base = cache.length
         rows = len(token_ids)
         if parents is not None and depths is not None and rows > 1:
-            mask_RK = tree_attention_mask(parents)
+            mask = tree_attention_mask(parents)
+        before = base if mask is None else base + rows - len(mask[0])
+        positions = range(base, base + rows) if depths is None else [before + depth for depth in depths]
         if isinstance(cache, SlotCache):
             assert self.fast is not None, "a cache of the fast path on the eager one"
-            before = base + rows - (rows if mask_RK is None else mask_RK.shape[1])
-            positions = np.arange(base, base + rows) if depths is None else depths + before
             output = self.fast.forward(
-                token_ids, positions, cache, mask_RK=mask_RK, last_logits_only=last_logits_only
+                token_ids, positions, cache, mask=mask, last_logits_only=last_logits_only
             )
             return TargetOutput(output.logits_RV, output.captured_RF, output.best)
+        return self._eager(token_ids, positions, cache, mask, last_logits_only)
+
+    @torch.inference_mode()
+    def _eager(
+        self,
+        token_ids: Sequence[int],
+        positions: Sequence[int],
+        cache: TargetCache,
+        mask: Mask | None,
+        last_logits_only: bool,
+    ) -> TargetOutput:
+        rows = len(token_ids)
         inputs: dict[str, Any] = {
             "input_ids": torch.tensor([list(token_ids)], device=self.device),
             self.cache_name: cache,
             "use_cache": True,
             "logits_to_keep": 1 if last_logits_only else 0,
         }
-        if mask_RK is not None and depths is not None:
-            before = base + rows - mask_RK.shape[1]
-            # A chain's row sees everything: attention without a mask is the faster one.
-            if rows > 1 or not mask_RK.all():
-                inputs["attention_mask"] = additive_mask(mask_RK, before, self.dtype, self.device)
-            positions_R = torch.from_numpy(depths.astype(np.int64) + before).to(self.device)
-        else:
-            positions_R = torch.arange(base, base + rows, device=self.device)
-        inputs["position_ids"] = positions_R[None]
+        # A chain's row sees everything: attention without a mask is the faster one.
+        if mask is not None and (rows > 1 or 0 in mask[0]):
+            before = cache.length + rows - len(mask[0])
+            inputs["attention_mask"] = additive_mask(mask, before, self.dtype, self.device)
+        inputs["position_ids"] = torch.tensor([list(positions)], device=self.device)
         logits_RV = self.model(**inputs).logits[0].to(self.device)
         features_RF = None
         if self.fused_layers:
@@ -233,23 +237,3 @@ class TargetModel:
         keys = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads")
         shape = json.dumps([getattr(self.config, key, None) for key in keys])
         return fingerprint_weights(self.model.state_dict(), shape)
-
-
-def tree_attention_mask(parents_R: np.ndarray) -> np.ndarray:
-    """Bool (R, R): row i may attend to itself and its ancestors. The root's parent is -1."""
-    mask_RR = np.eye(len(parents_R), dtype=bool)
-    for row, parent in enumerate(parents_R[1:], start=1):
-        mask_RR[row] |= mask_RR[parent]  # parents come before their children
-    return mask_RR
-
-
-def additive_mask(mask_RK: np.ndarray, before: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Float (1, 1, R, before + K): 0 where a row may attend, the dtype's lowest value elsewhere.
-
-    Additive rather than boolean since eager attention adds it and SDPA takes either.
-    """
-    rows, keys = mask_RK.shape
-    full = torch.zeros((rows, before + keys), dtype=dtype, device=device)
-    blocked = torch.from_numpy(~mask_RK).to(device)
-    full[:, before:].masked_fill_(blocked, torch.finfo(dtype).min)
-    return full[None, None]

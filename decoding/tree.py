@@ -5,10 +5,9 @@ Legend: N nodes with the root as node 0, S selected nodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +16,13 @@ class Selection:
 
     Attributes:
         tokens: ids of the rows; the root's is the last committed token.
-        parents: int64, the row of each row's parent, -1 for the root.
-        depths: int64, 0 for the root.
+        parents: the row of each row's parent, -1 for the root.
+        depths: 0 for the root.
     """
 
     tokens: list[int]
-    parents: np.ndarray
-    depths: np.ndarray
+    parents: list[int]
+    depths: list[int]
 
     @classmethod
     def of(cls, tokens: list[int], parents: Sequence[int]) -> Selection:
@@ -31,7 +30,7 @@ class Selection:
         depths = [0] * len(tokens)
         for row, parent in enumerate(parents[1:], start=1):
             depths[row] = depths[parent] + 1
-        return cls(tokens, np.array(parents, dtype=np.int64), np.array(depths, dtype=np.int64))
+        return cls(tokens, list(parents), depths)
 
     @property
     def verification_size(self) -> int:
@@ -83,7 +82,7 @@ class DraftTree:
         for parent, score in zip(parents, scores, strict=True):
             if self.depths[parent] != depth - 1:
                 raise ValueError(f"node {parent} is at depth {self.depths[parent]}, not at {depth - 1}")
-            self.scores.append(min(score, self.scores[parent]) if score == score else -np.inf)
+            self.scores.append(min(score, self.scores[parent]) if score == score else -math.inf)
         self.tokens.extend(tokens)
         self.parents.extend(parents)
         self.depths.extend([depth] * len(tokens))
@@ -96,16 +95,16 @@ class DraftTree:
         ends = [*self.level_starts[1:], len(self.tokens)]
         return range(self.level_starts[depth], ends[depth])
 
-    def ranked(self) -> np.ndarray:
-        """Drafted nodes, best path score first, equal scores in level order; int64 (size,)."""
-        return np.argsort(-np.asarray(self.scores[1:]), kind="stable") + 1
+    def ranked(self) -> list[int]:
+        """Drafted nodes, best path score first, equal scores in level order."""
+        return sorted(range(1, len(self.tokens)), key=self.scores.__getitem__, reverse=True)
 
     def select(self, size: int) -> Selection:
         """Keep the `size` best nodes (all, if fewer). Since no score exceeds its parent's and the order is
         stable, a node's parent always ranks above it: the selection is a tree."""
         if size < 0:
             raise ValueError(f"verification_size is {size}, must be >= 0")
-        nodes = [0, *sorted(self.ranked()[:size].tolist())]
+        nodes = [0, *sorted(self.ranked()[:size])]
         row_of = {node: row for row, node in enumerate(nodes)}
         parents = [row_of[self.parents[node]] if node else -1 for node in nodes]
         return Selection.of([self.tokens[node] for node in nodes], parents)

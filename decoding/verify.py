@@ -50,7 +50,7 @@ def accept_coupled(selection: Selection, choose: Callable[[int, int], int], ends
         ends: see `Ends`.
     """
     children: dict[int, dict[int, int]] = {}
-    for row, parent in enumerate(selection.parents.tolist()):
+    for row, parent in enumerate(selection.parents):
         if row:
             # Of siblings with one token the first, which ranks highest, stands for all.
             children.setdefault(parent, {}).setdefault(selection.tokens[row], row)

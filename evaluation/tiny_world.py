@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from decoding.attention_mask import Mask
 from decoding.drafters.base import Drafter
 from decoding.drafters.causal_lm import CausalLMDrafter
 from decoding.drafters.composite import CompositeDrafter
@@ -136,20 +137,20 @@ class _RememberingTarget(TargetModel):
         self,
         token_ids: Sequence[int],
         cache: TargetCache | SlotCache,
-        parents: np.ndarray | None = None,
-        depths: np.ndarray | None = None,
+        parents: Sequence[int] | None = None,
+        depths: Sequence[int] | None = None,
         last_logits_only: bool = False,
-        mask_RK: np.ndarray | None = None,
+        mask: Mask | None = None,
     ) -> TargetOutput:
         """See `TargetModel.forward`."""
         assert isinstance(cache, TargetCache), "the tiny worlds are in fp64, on the eager path"
         before = cache.length
         content = tuple(part.numpy().tobytes() for layer in self._held(cache) for part in layer)
-        arrays = tuple(None if array is None else array.tobytes() for array in (parents, depths, mask_RK))
-        key = (tuple(token_ids), content, arrays, last_logits_only, self.fused_layers)
+        lists = tuple(None if part is None else tuple(part) for part in (parents, depths, mask))
+        key = (tuple(token_ids), content, lists, last_logits_only, self.fused_layers)
         known = self._known.get(key)
         if known is None:
-            output = super().forward(token_ids, cache, parents, depths, last_logits_only, mask_RK)
+            output = super().forward(token_ids, cache, parents, depths, last_logits_only, mask)
             added = [tuple(part[:, :, before:].clone() for part in layer) for layer in self._held(cache)]
             self._known[key] = output, added
             return output

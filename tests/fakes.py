@@ -238,7 +238,12 @@ class OracleState(DraftState):
         self._growing = [0]
         self.levels_drafted = 0
 
-    def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
+    def ingest(
+        self,
+        token_ids: Sequence[int],
+        features_RF: torch.Tensor | None,
+        rows: Sequence[int] | None = None,
+    ) -> None:
         self._generated += len(token_ids)
         self._last = token_ids[-1]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -64,7 +63,7 @@ def outputs(target: TargetModel) -> tuple[torch.Tensor, torch.Tensor]:
     target.capture((1, 3))
     cache = target.new_cache()
     first = target.forward(IDS, cache)
-    tree = target.forward([7, 8, 9], cache, np.array([-1, 0, 0]), np.array([0, 1, 1]))
+    tree = target.forward([7, 8, 9], cache, [-1, 0, 0], [0, 1, 1])
     assert first.features_RF is not None
     assert tree.features_RF is not None
     return torch.cat([first.logits_RV, tree.logits_RV]), torch.cat([first.features_RF, tree.features_RF])

@@ -101,10 +101,31 @@ def test_a_large_vocabulary_leaves_a_dozen() -> None:
     """Whether the short cut is one; a large bound would be no fault otherwise."""
     torch.manual_seed(0)
     logits = torch.stack([torch.randn(49_152) * 3, torch.zeros(49_152), torch.randn(49_152) * 0.3])
-    contenders = NoiseStream(5, PROMPT).contenders(range(3), logits, 1.0)
-    assert contenders is not None
-    assert max(len(ids_S) for ids_S, _ in contenders) < 60
+    assert NoiseStream(5, PROMPT).winners(range(3), logits, 1.0) is not None
     assert_same_choice(logits, 1.0)
+
+
+def test_any_team_chooses_the_same() -> None:
+    """Each thread races its own part; what each found is raced once more."""
+    torch.manual_seed(0)
+    before = torch.get_num_threads()
+    try:
+        for size in (1, 31, 33, 64, 700):
+            logits = torch.randn(200, size) * 2
+            for threads in (1, 2, 3, 5):
+                torch.set_num_threads(threads)
+                assert_same_choice(logits, 0.9)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("rising", [True, False])
+def test_where_every_token_may_win_all_are_asked(rising: bool) -> None:
+    """Each beats the one before it: more than there is room for."""
+    logits = torch.arange(4000.0)[None] * (1 if rising else -1)
+    found = NoiseStream(5, PROMPT).winners([0], logits, 0.01)
+    assert (found is None) == rising
+    assert_same_choice(logits, 0.01)
 
 
 @pytest.mark.parametrize("token", [0, 1, 31, 32, 33, 63, 64, 69])
@@ -158,5 +179,5 @@ def test_without_native_code_the_choice_is_the_same(monkeypatch: pytest.MonkeyPa
     logits = torch.randn(20, 3000) * 2
     few = chosen(NoiseStream(5, PROMPT), logits, 0.8)
     monkeypatch.setattr(native, "loaded", lambda: None)
-    assert NoiseStream(5, PROMPT).contenders([0], logits[:1], 1.0) is None
+    assert NoiseStream(5, PROMPT).winners([0], logits[:1], 1.0) is None
     assert chosen(NoiseStream(5, PROMPT), logits, 0.8) == few

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from decoding import FixedController, PlainController, SpeculativeDecoder
+from decoding import FixedController, PlainController, SpeculativeDecoder, native
 from decoding.__main__ import main
 from decoding.generation import Options
 from decoding.text_stream import TextStream
@@ -90,6 +90,17 @@ def test_an_unfinished_character_is_shown_at_the_end(decoder: SpeculativeDecoder
     ids = decoder.encode("é")
     assert stream.push(ids[:1]) == ""
     assert stream.push([], last=True) == "\ufffd"
+
+
+@pytest.mark.parametrize("path", ["auto", "eager"])
+def test_who_has_no_compiler_is_told_unless_the_slow_path_was_asked_for(
+    folder: Path, path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "missing", lambda: "no tool: gcc not found")
+    flags = ["--target", str(folder), "--drafter", "ngram", "--dtype", "float64", "--max-new-tokens", "2"]
+    assert main(["hi", *flags, "--path", path]) == 0
+    said = "note: the slow path decodes: no tool: gcc not found\n" if path == "auto" else ""
+    assert capsys.readouterr().err == said
 
 
 def test_the_command_line_streams_and_summarises(

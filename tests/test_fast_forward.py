@@ -16,19 +16,19 @@ from tests.fast_world import KINDS, close, eager_twin, fast_eagle, fast_target, 
 WORLDS = [*((kind, False) for kind in KINDS), ("llama", True)]
 
 
-def parents_of(links: list[int]) -> np.ndarray:
+def parents_of(links: list[int]) -> list[int]:
     """Row i + 1 hangs on one of the rows before it."""
-    return np.array([-1, *(link % (row + 1) for row, link in enumerate(links))])
+    return [-1, *(link % (row + 1) for row, link in enumerate(links))]
 
 
-def depths_of(parents: np.ndarray) -> np.ndarray:
-    depths = np.zeros(len(parents), dtype=np.int64)
+def depths_of(parents: list[int]) -> list[int]:
+    depths = [0] * len(parents)
     for row, parent in enumerate(parents[1:], start=1):
         depths[row] = depths[parent] + 1
     return depths
 
 
-def path_to(parents: np.ndarray, row: int) -> list[int]:
+def path_to(parents: list[int], row: int) -> list[int]:
     path = [row]
     while parents[path[0]] >= 0:
         path.insert(0, int(parents[path[0]]))
@@ -137,7 +137,8 @@ def test_rows_under_a_mask_on_top_of_uncommitted_rows(
         tokens = rng.integers(0, 40, len(links)).tolist()
         paths = [[*paths[parent], token] for parent, token in zip(parents, tokens, strict=True)]
         seen = np.concatenate([seen[parents], np.eye(len(links), dtype=bool)], axis=1)
-        output = target.forward(tokens, cache, depths=np.full(len(links), depth), mask_RK=seen)
+        mask = [row.tobytes() for row in seen]
+        output = target.forward(tokens, cache, depths=[depth] * len(links), mask=mask)
         for row, path in enumerate(paths):
             assert torch.equal(output.logits_RV[row], one_by_one(target, ids + path)[-1].logits_RV[0])
 

@@ -42,7 +42,9 @@ def test_threads_come_back_after_a_fault() -> None:
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_a_session_gives_them_back_for_every_question(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cycle_gives_them_back_for_every_question_and_a_run_for_every_record(
+    fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = fast_target("tied") if fast else tiny_target()
     inside: set[int] = set()
     forward = TargetModel.forward
@@ -55,13 +57,20 @@ def test_a_session_gives_them_back_for_every_question(fast: bool, monkeypatch: p
 
     class Asked(FixedController):
         def wants_draft(self, view: DraftView) -> bool:
-            assert torch.get_num_threads() == native_threads() == 3
+            assert (torch.get_num_threads(), native_threads()) == (1 if fast else 3, 3)
             return super().wants_draft(view)
 
-    session = Session(
-        target, NgramDrafter(1), [5, 6, 5, 6, 5], max_new_tokens=9, end_ids=(), sampling=Sampling(), seed=0
-    )
-    cycles = session.run(Asked(2, 2))
-    for _ in cycles:
+    def session() -> Session:
+        prompt = [5, 6, 5, 6, 5]
+        return Session(
+            target, NgramDrafter(1), prompt, max_new_tokens=9, end_ids=(), sampling=Sampling(), seed=0
+        )
+
+    for _ in session().run(Asked(2, 2)):
         assert torch.get_num_threads() == 3
+        assert not torch.is_inference_mode_enabled()
+    asked = session().cycle()
+    next(asked)
+    assert (torch.get_num_threads(), native_threads()) == (3, 3)
+    assert not torch.is_inference_mode_enabled()
     assert inside == {1 if fast else 3}

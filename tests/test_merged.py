@@ -82,7 +82,7 @@ def check_whatever_a_tree_is(tree: DraftTree) -> None:
     for node in range(1, tree.size + 1):
         assert tree.scores[node] <= tree.scores[tree.parents[node]] <= 0
     chosen = {0}
-    for node in tree.ranked().tolist():
+    for node in tree.ranked():
         assert tree.parents[node] in chosen
         chosen.add(node)
 

@@ -45,7 +45,7 @@ def test_compiled_once_with_one_line(fresh: Path, capfd: pytest.CaptureFixture[s
 
 def test_what_is_loaded_is_known_without_compiling(fresh: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert native.loaded() is None
-    assert NoiseStream(0, [1]).contenders([0], torch.zeros(1, 3), 1.0) is None
+    assert NoiseStream(0, [1]).winners([0], torch.zeros(1, 3), 1.0) is None
     assert not fresh.exists()
     assert capfd.readouterr().err == ""
     library = native.library()
@@ -87,6 +87,14 @@ def test_a_damaged_library_is_made_anew(damage: str, fresh: Path) -> None:
     )
     assert native.library().panel() == PANEL
     assert native._is_whole(path)
+
+
+def test_what_is_missing_is_known_to_who_asked(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert native.missing() == ""
+    with pytest.raises(NoNativeCode):
+        native.library()
+    assert "no-such-compiler" in native.missing()
 
 
 def test_a_library_without_the_functions_is_a_reason(
@@ -290,6 +298,33 @@ def test_a_row_of_a_product_does_not_know_its_neighbours(rows: int, half: bool, 
     x = torch.from_numpy(rng.normal(size=(rows, 50)).astype(np.float32))
     together = product(x)
     assert all(torch.equal(together[row], product(x[row : row + 1])[0]) for row in range(rows))
+
+
+@given(
+    count=st.integers(1, 12),
+    chosen=st.sets(st.integers(0, 11), min_size=1),
+    threads=st.sampled_from([1, 2, 3]),
+    seed=st.integers(0, 99),
+)
+def test_a_product_of_some_rows_is_that_of_these_alone(
+    count: int, chosen: set[int], threads: int, seed: int
+) -> None:
+    """To the bit, the first ones and others."""
+    rng, before = np.random.default_rng(seed), torch.get_num_threads()
+    product = PackedProduct(half_weights(rng, 3 * PANEL, 20, half=False))
+    x = torch.from_numpy(rng.normal(size=(count, 20)).astype(np.float32))
+    rows = sorted({row % count for row in chosen})
+    try:
+        torch.set_num_threads(threads)
+        assert torch.equal(product(x, rows), product(x[torch.tensor(rows)].clone()))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("rows", [[0, 3], [-1, 0], [3], [0, 1, 2, 3]])
+def test_rows_that_are_not_there_are_refused(rows: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"must be in 0\.\.2"):
+        PackedProduct(torch.ones(PANEL, 8))(torch.ones(3, 8), rows)
 
 
 def test_outputs_that_fill_no_panel_are_refused() -> None:

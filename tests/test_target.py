@@ -83,8 +83,8 @@ def test_each_row_under_a_mask_is_the_end_of_its_own_text(
         parents = [number % len(paths) for number, _ in level]
         paths = [[*paths[parent], token] for parent, (_, token) in zip(parents, level, strict=True)]
         seen = np.concatenate([seen[parents], np.eye(len(level), dtype=bool)], axis=1)
-        tokens, depths = [token for _, token in level], np.full(len(level), depth)
-        output = TARGET.forward(tokens, cache, depths=depths, mask_RK=seen)
+        tokens, mask = [token for _, token in level], [row.tobytes() for row in seen]
+        output = TARGET.forward(tokens, cache, depths=[depth] * len(level), mask=mask)
         assert cache.length == cached + seen.shape[1]
         for row, path in enumerate(paths):
             with torch.inference_mode():

@@ -181,8 +181,12 @@ def test_two_rough_tokens_are_measured_on_their_own() -> None:
     assert found.measured_error > tie.needed_error / 2
 
 
+def _see_all_before(parents: list[int]) -> list[bytes]:
+    return [row.tobytes() for row in np.tri(len(parents), dtype=bool)]
+
+
 def test_a_mask_that_lets_siblings_see_each_other_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_file, "tree_attention_mask", lambda parents: np.tri(len(parents), dtype=bool))
+    monkeypatch.setattr(target_file, "tree_attention_mask", _see_all_before)
     report = checked(small(dtype=torch.float32), *SETTINGS)
     assert report.faults
     assert all(one.needed_error > 10 * one.measured_error for one in report.faults)

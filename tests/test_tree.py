@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.target import additive_mask, tree_attention_mask
+from decoding.attention_mask import additive_mask, array_of, tree_attention_mask
 from decoding.tree import DraftTree
 
 SCORES = st.one_of(
@@ -56,7 +56,7 @@ def test_selection_is_a_tree_of_the_best_nodes(tree: DraftTree, size: int) -> No
     selection = tree.select(size)
     assert selection.verification_size == min(size, tree.size) == len(picked) - 1
     assert selection.tokens == [tree.tokens[node] for node in picked]
-    assert selection.depths.tolist() == [tree.depths[node] for node in picked]
+    assert selection.depths == [tree.depths[node] for node in picked]
     for row, node in enumerate(picked):
         parent = int(selection.parents[row])
         assert parent < row
@@ -68,14 +68,14 @@ def test_selection_is_a_tree_of_the_best_nodes(tree: DraftTree, size: int) -> No
 @given(trees(), st.integers(0, 12))
 def test_a_larger_selection_holds_the_smaller(tree: DraftTree, size: int) -> None:
     smaller, larger = tree.ranked()[:size], tree.ranked()[: size + 1]
-    assert larger[: len(smaller)].tolist() == smaller.tolist()
+    assert larger[: len(smaller)] == smaller
 
 
 def test_equal_scores_select_in_level_order() -> None:
     tree = DraftTree(0)
     tree.add_level([1, 2], [0, 0], [-1.0, -1.0])
     tree.add_level([3, 4, 5], [2, 1, 1], [-1.0, -1.0, -1.0])
-    assert tree.ranked().tolist() == [1, 2, 3, 4, 5]
+    assert tree.ranked() == [1, 2, 3, 4, 5]
     assert tree.select(3).tokens == [0, 1, 2, 3]
 
 
@@ -89,12 +89,12 @@ def test_mask_lets_a_row_see_itself_and_its_ancestors(tree: DraftTree, size: int
         while above >= 0:
             expected[row, above] = True
             above = int(parents[above])
-    np.testing.assert_array_equal(tree_attention_mask(parents), expected)
+    np.testing.assert_array_equal(array_of(tree_attention_mask(parents)), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_additive_mask_opens_the_cache_to_every_row(dtype: torch.dtype) -> None:
-    mask = np.array([[True, False, False], [True, True, False], [True, False, True]])
+    mask = [bytes([1, 0, 0]), bytes([1, 1, 0]), bytes([1, 0, 1])]
     added = additive_mask(mask, 2, dtype, torch.device("cpu"))
     assert added.dtype == dtype
     low = torch.finfo(dtype).min

@@ -28,10 +28,15 @@ class DraftState(Protocol):
 
     root_choices: tuple[RootChoice, ...] = USUAL_CHOICES
 
-    def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
-        """Take R newly committed tokens. `features_RF` are the target's at the position *before* each token;
-        None where the drafter captures no layers, and for a prompt's first token, which has no such
-        position."""
+    def ingest(
+        self,
+        token_ids: Sequence[int],
+        features_RF: torch.Tensor | None,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        """Take newly committed tokens. `features_RF` has the target's at the position *before* each token, in
+        those of its rows that `rows` names, None = its rows in order. No features: the drafter captures no
+        layers, or it is a prompt's first token, which has no such position."""
         ...
 
     def depth_limit(self) -> int:

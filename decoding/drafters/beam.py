@@ -3,18 +3,19 @@
 Shared by the drafters that run a network: a level costs one forward over the frontier, each of whose rows
 sees what is committed and its own drafted ancestors.
 
-Legend: R rows of the frontier, K drafted cache rows up to and with theirs, V the drafter's vocabulary, W beam
-width.
+Legend: R rows of the frontier, V the drafter's vocabulary, W beam width.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 
+from decoding.attention_mask import Mask
 from decoding.survival import Survival
 from decoding.tree import DraftTree
 
@@ -43,7 +44,7 @@ class Candidates:
             where the parent is not in it.
         frontier: nodes (R).
         tree: the tree so far.
-        survival, ids_V: see `Beam.grow`.
+        survival, ids: see `Beam.grow`.
     """
 
     tokens: list[int]
@@ -53,7 +54,7 @@ class Candidates:
     frontier: list[int]
     tree: DraftTree
     survival: Survival
-    ids_V: np.ndarray | None
+    ids: Sequence[int] | None
 
 
 class Beam:
@@ -77,47 +78,44 @@ class Beam:
         self.guest: Guest | None = None
         self._grown_from: list[int] = []
         self._survival: Survival | None = None
-        self._ids_V: np.ndarray | None = None
+        self._ids: Sequence[int] | None = None
         self._width = width
-        self._seen_RK = np.zeros((1, 0), dtype=bool)
+        self._seen: Mask = [b""]
 
     @property
     def tokens(self) -> list[int]:
         """Token ids (R) of the frontier."""
         return [self.tree.tokens[node] for node in self.frontier]
 
-    def advance(self) -> np.ndarray:
-        """Put the frontier's rows behind the drafted cache rows; return bool (R, K), which of these each row
-        may attend to: its ancestors and itself. The root is no drafted row."""
-        own_RR = np.eye(len(self.frontier), dtype=bool)
-        self._seen_RK = np.concatenate([self._seen_RK[self.parent_rows], own_RR], axis=1)
-        return self._seen_RK
+    def advance(self) -> Mask:
+        """Put the frontier's rows behind the drafted cache rows; return which of these each row may attend
+        to: its ancestors and itself. The root is no drafted row."""
+        rows = len(self.frontier)
+        own = [bytes(place == row for place in range(rows)) for row in range(rows)]
+        self._seen = [self._seen[parent] + one for parent, one in zip(self.parent_rows, own, strict=True)]
+        return self._seen
 
-    def grow(self, survival: Survival, ids_V: np.ndarray | None = None) -> None:
+    def grow(self, survival: Survival, ids: Sequence[int] | None = None) -> None:
         """Add the frontier's best children, and make the best of the whole level the next frontier.
 
         Args:
             survival: of the frontier's children; its W is the beam's width.
-            ids_V: int64, the target's id of each column, ascending; None = the column itself.
+            ids: the target's id of each column (V), ascending; None = the column itself.
         """
         assert len(survival) == len(self.frontier), "rows and frontier differ"
-        self._grown_from, self._survival, self._ids_V = self.frontier, survival, ids_V
+        self._grown_from, self._survival, self._ids = self.frontier, survival, ids
         # Lists: at these sizes a numpy call costs more than all that it would compute.
-        columns = survival.columns_RW if ids_V is None else ids_V[survival.columns_RW]
-        scores = self.tree.scores
+        columns, scores = survival.columns, self.tree.scores
+        parents = [node for node in self.frontier for _ in range(self._width)]
         level = Candidates(
-            tokens=columns.ravel().tolist(),
-            parents=[node for node in self.frontier for _ in range(self._width)],
-            scores=[
-                scores[node] + value
-                for node, values in zip(self.frontier, survival.values_RW.tolist(), strict=True)
-                for value in values
-            ],
+            tokens=list(columns) if ids is None else [ids[column] for column in columns],
+            parents=parents,
+            scores=[scores[node] + value for node, value in zip(parents, survival.values, strict=True)],
             rows=[row for row in range(len(self.frontier)) for _ in range(self._width)],
             frontier=self.frontier,
             tree=self.tree,
             survival=survival,
-            ids_V=ids_V,
+            ids=ids,
         )
         place = None if self.guest is None else self.guest.join(level)
         added = self.tree.add_level(level.tokens, level.parents, level.scores)
@@ -138,7 +136,7 @@ class Beam:
 
     def column(self, token: int) -> int:
         """Where the drafter's vocabulary holds a token of the target; -1 where it does not."""
-        return -1 if self._survival is None else column_of(token, self._ids_V, self._survival.vocabulary)
+        return -1 if self._survival is None else column_of(token, self._ids, self._survival.vocabulary)
 
     def append(self, token_id: int, score: float) -> None:
         """Add a chain's next node, and make it the frontier; `score` is its path score."""
@@ -147,9 +145,9 @@ class Beam:
         self.parent_rows = [0]
 
 
-def column_of(token: int, ids_V: np.ndarray | None, size: int) -> int:
-    """Place of a target's id in ascending `ids_V` (None = all ids below `size`); -1 if it is not there."""
-    if ids_V is None:
+def column_of(token: int, ids: Sequence[int] | None, size: int) -> int:
+    """Place of a target's id in ascending `ids` (None = all ids below `size`); -1 if it is not there."""
+    if ids is None:
         return token if token < size else -1
-    column = int(np.searchsorted(ids_V, token))
-    return column if column < len(ids_V) and ids_V[column] == token else -1
+    column = bisect_left(ids, token)
+    return column if column < len(ids) and ids[column] == token else -1

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from decoding.calibration import Calibration, scorer_at, with_calibration
@@ -96,7 +95,12 @@ class CausalLMState(DraftState):
     def _committed(self) -> int:
         return self._cached + len(self._queue)
 
-    def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
+    def ingest(
+        self,
+        token_ids: Sequence[int],
+        features_RF: torch.Tensor | None,
+        rows: Sequence[int] | None = None,
+    ) -> None:
         if not token_ids:
             return
         self._drop_draft()
@@ -165,9 +169,9 @@ class CausalLMState(DraftState):
         if depth == 0:
             self._digest()
             return self._root_logits_1V
-        mask_RK = beam.advance()
+        mask = beam.advance()
         output = self._drafter.model.forward(
-            beam.tokens, self._cache, depths=np.full(len(mask_RK), depth - 1), mask_RK=mask_RK
+            beam.tokens, self._cache, depths=[depth - 1] * len(mask), mask=mask
         )
         return output.logits_RV[:, : len(self._drafter.ids_V)]
 

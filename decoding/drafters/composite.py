@@ -43,9 +43,14 @@ class CompositeState(DraftState):
         self._lookup = lookup
         self._active: DraftState = head
 
-    def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
-        self._head.ingest(token_ids, features_RF)
-        self._lookup.ingest(token_ids, features_RF)
+    def ingest(
+        self,
+        token_ids: Sequence[int],
+        features_RF: torch.Tensor | None,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        self._head.ingest(token_ids, features_RF, rows)
+        self._lookup.ingest(token_ids, features_RF, rows)
 
     def depth_limit(self) -> int:
         return self._active.depth_limit()

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
 
 from decoding.artifacts import fingerprint_weights
+from decoding.attention_mask import Mask, array_of
 from decoding.calibration import Calibration, scorer_at, with_calibration
 from decoding.drafters.base import DraftState
 from decoding.drafters.beam import Beam
@@ -62,7 +62,7 @@ class EagleDrafter:
         self.draft_depth = head.config.draft_depth
         self.verification_size = head.config.verification_size
         self.target_ids_V = self.head.target_ids_V
-        self.host_ids_V = self.target_ids_V.cpu().numpy()
+        self.host_ids: list[int] = self.target_ids_V.tolist()
         self.calibration: Calibration | None = None
         self.device = device
         self.fast: FastForward | None = None
@@ -78,9 +78,11 @@ class EagleDrafter:
             return False
         return True
 
-    def fuse(self, features_RF: torch.Tensor) -> torch.Tensor:
-        """States (R, H) of the target's features."""
-        states_RH: torch.Tensor = self._fuse(features_RF)
+    def fuse(self, features_RF: torch.Tensor, rows: Sequence[int] | None = None) -> torch.Tensor:
+        """States (R, H) of the target's features, of these rows or of all."""
+        if isinstance(self._fuse, PackedProduct):
+            return self._fuse(features_RF, rows)
+        states_RH: torch.Tensor = self._fuse(_rows_of(features_RF, rows).to(self.device))
         return states_RH
 
     def new_cache(self) -> KVBuffer | SlotCache:
@@ -102,10 +104,18 @@ class EagleDrafter:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The head's states (R, H), their logits (R, V), and the survival of these where it came along."""
+    """Rows of the head.
+
+    Attributes:
+        states_RH: of these rows, and perhaps of rows before them.
+        logits_RV: of these.
+        first: the place of their first in `states_RH`.
+        survival: what the logits come to, where it came along.
+    """
 
     states_RH: torch.Tensor
     logits_RV: torch.Tensor
+    first: int = 0
     survival: Survival | None = None
 
 
@@ -125,7 +135,7 @@ class EagleState(DraftState):
         self._scorer = scorer_at(drafter.calibration, temperature)
         self._cache = drafter.new_cache()
         self._pairs = 0
-        self._pending: list[tuple[list[int], torch.Tensor]] = []
+        self._pending: list[tuple[list[int], torch.Tensor, Sequence[int] | None]] = []
         self._pending_rows = 0
         self._committed = 0
         self._prompt_length = prompt_length
@@ -136,16 +146,22 @@ class EagleState(DraftState):
         self._rows: _Rows | None = None
         self._next_logits_T: torch.Tensor | None = None
 
-    def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
+    def ingest(
+        self,
+        token_ids: Sequence[int],
+        features_RF: torch.Tensor | None,
+        rows: Sequence[int] | None = None,
+    ) -> None:
         if not token_ids:
             return
         self._committed += len(token_ids)
         self._root_token = token_ids[-1]
         if features_RF is None:
             return
-        if len(features_RF) != len(token_ids):
-            raise ValueError(f"{len(token_ids)} tokens came with features of {len(features_RF)} positions")
-        self._pending.append((list(token_ids), features_RF))
+        positions = len(features_RF if rows is None else rows)
+        if positions != len(token_ids):
+            raise ValueError(f"{len(token_ids)} tokens came with features of {positions} positions")
+        self._pending.append((list(token_ids), features_RF, rows))
         self._pending_rows += len(token_ids)
         if self._pending_rows > _MOST_PENDING:
             self._cache.length = self._pairs
@@ -160,7 +176,6 @@ class EagleState(DraftState):
         self._next_logits_T = None
         return self.beam.tree
 
-    @torch.inference_mode()
     def extend(self) -> bool:
         assert self.beam is not None, "extend before begin"
         rows = self._step()
@@ -175,8 +190,9 @@ class EagleState(DraftState):
                 self._committed - self._prompt_length + self.beam.tree.depth,
                 self._drafter.target_ids_V,
                 width=self._drafter.beam_width,
+                fast=self._drafter.fast is not None,
             )
-        self.beam.grow(survival, self._drafter.host_ids_V)
+        self.beam.grow(survival, self._drafter.host_ids)
         return True
 
     @torch.inference_mode()
@@ -204,29 +220,28 @@ class EagleState(DraftState):
             self._rows = self._root
         return self._rows
 
-    @torch.inference_mode()
     def _digest(self) -> None:
         """Run the queued pairs through the head; the last one's state is the root's."""
         if not self._pending:
             return
-        tokens = [token for ids, _ in self._pending for token in ids]
-        parts = [features for _, features in self._pending]
-        features_RF = parts[0] if len(parts) == 1 else torch.cat(parts)
+        tokens, features_RF, rows = self._pending[0]
+        if len(self._pending) > 1:
+            tokens = [token for ids, _, _ in self._pending for token in ids]
+            features_RF = torch.cat([_rows_of(features, some) for _, features, some in self._pending])
+            rows = None
         self._pending.clear()
         self._pending_rows = 0
-        states_RH = self._drafter.fuse(features_RF.to(self._drafter.device))
-        positions_R = np.arange(self._pairs, self._pairs + len(tokens))
-        self._root = self._layer(tokens, states_RH, positions_R, None)
+        positions = range(self._pairs, self._pairs + len(tokens))
+        self._root = self._layer(tokens, self._drafter.fuse(features_RF, rows), positions, None)
         self._pairs += len(tokens)
 
     def _advance(self, beam: Beam) -> _Rows:
         """The frontier's nodes, each seeing the committed pairs and its own ancestors."""
         assert self._rows is not None
-        mask_RK = beam.advance()
-        positions_R = np.full(len(mask_RK), self._pairs + beam.tree.depth - 1)
-        return self._layer(
-            beam.tokens, self._rows.states_RH, positions_R, mask_RK, beam.parent_rows, beam.tree.depth + 1
-        )
+        mask, depth = beam.advance(), beam.tree.depth
+        positions = [self._pairs + depth - 1] * len(mask)
+        parent_rows = [self._rows.first + row for row in beam.parent_rows]
+        return self._layer(beam.tokens, self._rows.states_RH, positions, mask, parent_rows, depth + 1)
 
     def _scores(self, level: int) -> Scores | None:
         """What native code is asked beside the logits: at temperature 0 it finds the best children too."""
@@ -238,44 +253,60 @@ class EagleState(DraftState):
         self,
         tokens: list[int],
         states_RH: torch.Tensor,
-        positions_R: np.ndarray,
-        mask_RK: np.ndarray | None,
+        positions: Sequence[int],
+        mask: Mask | None,
         parent_rows: list[int] | None = None,
         level: int = 1,
     ) -> _Rows:
-        """Run rows on top of the cache. `mask_RK` is over the last K cache rows, and those before it are
-        open; None = the rows are consecutive pairs, of which the last alone is returned. `parent_rows`: for
-        each row its row of `states_RH`; None = row by row. `level`: that the rows' children will be."""
+        """Run rows on top of the cache. `mask`: of the last cache rows; None = the rows are consecutive
+        pairs, and logits of the last alone are wanted. `parent_rows`: for each row its row of `states_RH`,
+        None = its own. `level`: that the rows' children will be."""
         if isinstance(self._cache, SlotCache):
             assert self._drafter.fast is not None
             output = self._drafter.fast.forward(
                 tokens,
-                positions_R,
+                positions,
                 self._cache,
-                mask_RK=mask_RK,
+                mask=mask,
                 states_H=states_RH,
                 state_rows=parent_rows,
-                last_logits_only=mask_RK is None,
+                last_logits_only=mask is None,
                 scores=self._scores(level),
             )
             assert output.captured_RF is not None, "the head captures its layer"
-            kept = slice(-1, None) if mask_RK is None else slice(None)
-            return _Rows(output.captured_RF[kept], output.logits_RV, output.survival)
+            first = len(tokens) - 1 if mask is None else 0
+            return _Rows(output.captured_RF, output.logits_RV, first, output.survival)
+        return self._eager_layer(tokens, states_RH, positions, self._cache, mask, parent_rows)
+
+    @torch.inference_mode()
+    def _eager_layer(
+        self,
+        tokens: list[int],
+        states_RH: torch.Tensor,
+        positions: Sequence[int],
+        cache: KVBuffer,
+        mask: Mask | None,
+        parent_rows: list[int] | None,
+    ) -> _Rows:
         if parent_rows is not None:
             states_RH = states_RH[torch.tensor(parent_rows, device=states_RH.device)]
         device, layer = self._drafter.device, self._head.midlayer
         embedded = self._drafter.embeddings(torch.tensor([tokens], device=device))
-        positions = torch.from_numpy(positions_R).to(device)
-        queries, keys, values = layer.project(embedded, states_RH[None], positions)
-        keys, values = self._cache.append(keys, values)
-        length, rows = self._cache.length, len(tokens)
+        positions_R = torch.tensor(list(positions), device=device)
+        queries, keys, values = layer.project(embedded, states_RH[None], positions_R)
+        keys, values = cache.append(keys, values)
+        length, rows = cache.length, len(tokens)
         seen = None
-        if mask_RK is not None:
-            before = torch.ones((rows, length - mask_RK.shape[1]), dtype=torch.bool)
-            seen = torch.cat([before, torch.from_numpy(mask_RK)], dim=1).to(device)
+        if mask is not None:
+            before = torch.ones((rows, length - len(mask[0])), dtype=torch.bool)
+            seen = torch.cat([before, torch.from_numpy(array_of(mask))], dim=1).to(device)
         elif rows > 1:
-            seen = torch.arange(length, device=device)[None, :] <= positions[:, None]
+            seen = torch.arange(length, device=device)[None, :] <= positions_R[:, None]
         out_RH = layer.finish(states_RH[None], attend(queries, keys, values, seen))[0]
-        if mask_RK is None:
+        if mask is None:
             out_RH = out_RH[-1:]
         return _Rows(out_RH, self._head.logits(out_RH))
+
+
+def _rows_of(features_RF: torch.Tensor, rows: Sequence[int] | None) -> torch.Tensor:
+    return features_RF if rows is None else features_RF[torch.tensor(rows, device=features_RF.device)]

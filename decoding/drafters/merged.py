@@ -70,9 +70,14 @@ class MergedState(DraftState):
         self._choice = RootChoice.ALL
         self._agrees: bool | None = None
 
-    def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
-        self._head.ingest(token_ids, features_RF)
-        self._lookup.ingest(token_ids, features_RF)
+    def ingest(
+        self,
+        token_ids: Sequence[int],
+        features_RF: torch.Tensor | None,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        self._head.ingest(token_ids, features_RF, rows)
+        self._lookup.ingest(token_ids, features_RF, rows)
 
     def depth_limit(self) -> int:
         # The chain goes on where the head cannot: past a small model's context, after ids that it lacks.
@@ -170,6 +175,6 @@ class JoinedChain:
 
 def _opinion(level: Candidates, row: int, token: int) -> HeadOpinion:
     """What the head thinks of a token after the node of a row."""
-    column = column_of(token, level.ids_V, level.survival.vocabulary)
+    column = column_of(token, level.ids, level.survival.vocabulary)
     log_c = level.survival.value(row, column) if column >= 0 else -math.inf
     return HeadOpinion(log_c, best=level.tokens[level.rows.index(row)] == token)

@@ -123,7 +123,12 @@ class NgramState(DraftState):
         self._frontier: list[tuple[int, _Branch]] | None = None  # nodes of the last level; None = the root
         self._next_logits_T: torch.Tensor | None = None
 
-    def ingest(self, token_ids: Sequence[int], features_RF: torch.Tensor | None) -> None:
+    def ingest(
+        self,
+        token_ids: Sequence[int],
+        features_RF: torch.Tensor | None,
+        rows: Sequence[int] | None = None,
+    ) -> None:
         self._index.extend(token_ids)
         self._matches = None
         self._tree = None

@@ -14,6 +14,7 @@ A panel is PANEL neighbouring outputs of a product, or PANEL neighbouring slots 
 
 #include "attention.h"
 #include "noise.h"
+#include "perturbed.h"
 #include "products.h"
 #include "scores.h"
 #include "stack.h"

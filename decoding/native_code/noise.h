@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include "lanes.h"
+#include "team.h"
 
 #define GOLDEN 0x9E3779B97F4A7C15u
 
@@ -34,33 +35,77 @@ ALWAYS double gumbel_bound(uint64_t steps) {
 
 #define NOISE_BLOCK 32
 
-/* Ascending ids of tokens that may be the argmax of logits / temperature + Gumbel noise: the first, and
-   those whose bound exceeds the best value before them, as that of the argmax and of all that tie with it does; NaN and
-   +infinity always stay. Writes their scaled logits and uniforms too; there is room for n. Returns how many. */
-int64_t contenders(const float *logits, int64_t n, double temperature, int64_t key, int64_t *ids, double *scaled,
-                   double *drawn) {
+typedef struct {
+    const float *logits;
+    int64_t n, key, room;
+    double temperature;
+    int64_t *ids;
+    double *scaled, *drawn;
+    int64_t found[MOST_THREADS]; /* by each thread from place me * room on; above `room`: there were more */
+} Race;
+
+static double raced(double scaled, double drawn) { return scaled - log(-log(drawn)); }
+
+/* A value less far more than all rounding, whoever computes the logarithms. */
+static double at_least(double value) { return value - 1e-9 * (1 + fabs(value)); }
+
+static void race_part(const void *argument, int64_t me, int64_t team) {
+    Race *all = (Race *)argument; /* each thread writes its own part */
+    const float *logits = all->logits;
+    const int64_t n = all->n, room = all->room, first = me * room, blocks = (n + NOISE_BLOCK - 1) / NOISE_BLOCK;
     int64_t found = 0;
     double floor = -INFINITY;
-    for (int64_t start = 0; start < n; start += NOISE_BLOCK) {
-        const int64_t m = n - start < NOISE_BLOCK ? n - start : NOISE_BLOCK;
-        uint64_t steps[NOISE_BLOCK], state = key + (uint64_t)start * GOLDEN;
+    SHARE(b, blocks) {
+        const int64_t start = b * NOISE_BLOCK, m = n - start < NOISE_BLOCK ? n - start : NOISE_BLOCK;
+        uint64_t steps[NOISE_BLOCK], state = all->key + (uint64_t)start * GOLDEN;
         double bounds[NOISE_BLOCK];
         int any = start == 0;
         for (int64_t j = 0; j < m; j++) steps[j] = mixed(state += GOLDEN);
         for (int64_t j = 0; j < m; j++) {
-            bounds[j] = logits[start + j] / temperature + gumbel_bound(steps[j]);
+            bounds[j] = logits[start + j] / all->temperature + gumbel_bound(steps[j]);
             any |= !(bounds[j] <= floor);
         }
         for (int64_t j = 0; any && j < m; j++) {
             if (bounds[j] <= floor && start + j) continue;
-            ids[found] = start + j;
-            scaled[found] = logits[start + j] / temperature;
-            drawn[found] = uniform(steps[j]);
-            double value = scaled[found] - log(-log(drawn[found]));
-            value -= 1e-9 * (1 + fabs(value)); /* far more than all rounding, whoever computes the logarithms */
+            if (found == room) {
+                all->found[me] = room + 1;
+                return;
+            }
+            all->ids[first + found] = start + j;
+            all->scaled[first + found] = logits[start + j] / all->temperature;
+            all->drawn[first + found] = uniform(steps[j]);
+            double value = at_least(raced(all->scaled[first + found], all->drawn[first + found]));
             if (value > floor) floor = value;
             found++;
         }
     }
-    return found;
+    all->found[me] = found;
+}
+
+/* Ascending ids of tokens that may be the argmax of logits / temperature + Gumbel noise: those whose value no other
+   exceeds by more than rounding can, and every NaN and +infinity. Writes their scaled logits and uniforms too; there is room
+   for `room` a thread. Returns how many, at least 1; -1 if there was too little room. */
+int64_t contenders(const float *logits, int64_t n, double temperature, int64_t key, int64_t room, int64_t *ids,
+                   double *scaled, double *drawn, int32_t threads) {
+    threads = threads < MOST_THREADS ? threads : MOST_THREADS;
+    Race all = {logits, n, key, room, temperature, ids, scaled, drawn, {0}};
+    share(race_part, &all, threads);
+    double floor = -INFINITY;
+    for (int64_t t = 0; t < threads; t++) {
+        if (all.found[t] > room) return -1;
+        for (int64_t i = t * room; i < t * room + all.found[t]; i++) {
+            double value = at_least(raced(scaled[i], drawn[i]));
+            if (value > floor) floor = value;
+        }
+    }
+    int64_t kept = 0;
+    for (int64_t t = 0; t < threads; t++)
+        for (int64_t i = t * room; i < t * room + all.found[t]; i++) {
+            if (raced(scaled[i], drawn[i]) < floor) continue;
+            ids[kept] = ids[i];
+            scaled[kept] = scaled[i];
+            drawn[kept] = drawn[i];
+            kept++;
+        }
+    return kept;
 }

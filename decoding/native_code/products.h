@@ -65,21 +65,30 @@ static void panel_product(int half, const float *x, int64_t ldx, int64_t rows, i
 typedef struct {
     const void *weights;
     const float *x;
-    float *y;
+    const int64_t *places;
+    float *gathered, *y;
     int64_t rows, depth, outputs;
     int32_t half;
+    Barrier *barrier;
 } Product;
 
 static void product_part(const void *argument, int64_t me, int64_t team) {
     const Product *p = argument;
-    SHARE(i, p->outputs / PANEL) panel_product(p->half, p->x, p->depth, p->rows, p->depth, p->weights, i, p->y + i * PANEL,
+    const float *x = p->x;
+    if (p->places) {
+        SHARE(r, p->rows) memcpy(p->gathered + r * p->depth, x + p->places[r] * p->depth, p->depth * sizeof(float));
+        wait_for_all(p->barrier, team);
+        x = p->gathered;
+    }
+    SHARE(i, p->outputs / PANEL) panel_product(p->half, x, p->depth, p->rows, p->depth, p->weights, i, p->y + i * PANEL,
                                                p->outputs, 0);
 }
 
-/* y (R, N) = x (R, K) times packed weights. */
-void product(const void *weights, int32_t half, const float *x, int64_t rows, int64_t depth, int64_t outputs, float *y,
-             int32_t threads) {
-    Product all = {weights, x, y, rows, depth, outputs, half};
+/* y (R, N) = x (R, K) times packed weights; of the rows `places` (R) of x, if given: `gathered` (R, K) is room for them. */
+void product(const void *weights, int32_t half, const float *x, const int64_t *places, float *gathered, int64_t rows,
+             int64_t depth, int64_t outputs, float *y, int32_t threads) {
+    Barrier barrier = {0};
+    Product all = {weights, x, places, gathered, y, rows, depth, outputs, half, &barrier};
     share(product_part, &all, threads);
 }
 
