@@ -187,8 +187,8 @@ def _features(console: Console, decoder: SpeculativeDecoder) -> Samples:
     """Milliseconds of each kind of features in the cycles of a text."""
     watching = _Watching(getattr(decoder.drafter, "beam_width", 1))
     for number, prompt in enumerate(PROMPTS):
-        prompt = decoder.as_user(prompt)
-        decoder.generate(prompt, max_new_tokens=2 * TOKENS, seed=number, controller=watching)
+        message = decoder.as_user(prompt)
+        decoder.generate(message, max_new_tokens=2 * TOKENS, seed=number, controller=watching)
     table = Table(title="features of a policy, within a cycle of 4x8, microseconds")
     for column in ("", "median", "quartiles", "calls"):
         table.add_column(column, justify="right")

@@ -1,4 +1,4 @@
-"""Scores of a level under the noise in native code: the reference's values, the same tokens, whatever the team."""
+"""Scores of a level under the noise in native code: the reference's values, whatever the team."""
 
 from __future__ import annotations
 
