@@ -127,8 +127,8 @@ def weight_bytes() -> int:
 
 def cache_bytes() -> int:
     """Of every key/value buffer that is alive, with the room it has not filled."""
-    from decoding.fast_forward import SlotCache
     from decoding.kv_cache import KVBuffer
+    from decoding.slot_cache import SlotCache
 
     tensors = [tensor for one in alive(KVBuffer) for tensor in (one._keys_BGTD, one._values_BGTD)]
     tensors += [tensor for one in alive(SlotCache) for tensor in (one._keys, one._values)]

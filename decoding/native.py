@@ -66,16 +66,26 @@ class Slots(ctypes.Structure):
     _fields_ = [("keys", c_void_p), ("values", c_void_p), ("slots", c_int64)]
 
 
+class Part(ctypes.Structure):
+    """`Part` of native.c: the rows of one request and its cache."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("keys", "values")),
+        ("mask", c_char_p),
+        *((name, c_int64) for name in ("slots", "first", "rows", "length", "seen")),
+    ]
+
+
 class Call(ctypes.Structure):
     """`Call` of native.c: one forward."""
 
     _fields_ = [
+        ("parts", POINTER(Part)),
         *((name, c_void_p) for name in ("tokens", "positions", "states", "state_rows")),
-        ("mask", c_char_p),
-        *((name, c_void_p) for name in ("cos", "sin", "captured", "capture")),
+        *((name, c_void_p) for name in ("cos", "sin", "captured", "capture", "scored")),
         *((name, c_void_p) for name in ("logits", "best", "best_tokens", "normalisers", "workspace")),
-        *((name, c_int64) for name in ("rows", "length", "seen", "capture_count", "outputs", "width")),
-        *((name, c_int32) for name in ("last_logits_only", "threads")),
+        *((name, c_int64) for name in ("rows", "part_count", "scored_count", "capture_count")),
+        *((name, c_int64) for name in ("outputs", "width", "threads")),
         *((name, c_float) for name in ("kappa", "log_a")),
     ]
 
@@ -134,7 +144,7 @@ def missing() -> str:
 def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     found.workspace_floats.argtypes = [POINTER(Stack), POINTER(Call)]
     found.workspace_floats.restype = c_int64
-    found.forward.argtypes = [POINTER(Stack), POINTER(Slots), POINTER(Call)]
+    found.forward.argtypes = [POINTER(Stack), POINTER(Call)]
     found.forward.restype = None
     found.keep.argtypes = [POINTER(Stack), POINTER(Slots), c_int64, c_void_p, c_int64]
     found.keep.restype = None

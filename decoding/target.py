@@ -20,12 +20,13 @@ from torch import nn
 
 from decoding.artifacts import fingerprint_weights
 from decoding.attention_mask import Mask, additive_mask, tree_attention_mask
-from decoding.fast_forward import FastForward, SlotCache
+from decoding.fast_forward import FastForward, Rows
 from decoding.kv_cache import TargetCache
 from decoding.linear import speed_up_few_rows
 from decoding.llama_stack import stack_of_model
 from decoding.native import NoNativeCode
 from decoding.packed import NoFastPath
+from decoding.slot_cache import SlotCache
 
 # Largest difference of a logit between the two paths, as a share of the largest logit; seen: a few 1e-6.
 _AGREEMENT = 1e-3
@@ -120,7 +121,7 @@ class TargetModel:
             return False
         ids = [token % self.vocabulary_size for token in (1, 11, 111, 1111, 11111)]
         wanted = self.forward(ids, TargetCache(self.config.num_hidden_layers)).logits_RV
-        got = fast.forward(ids, range(len(ids)), fast.new_cache()).logits_RV
+        got = fast.forward(Rows(ids, range(len(ids)), fast.new_cache())).logits_RV
         apart = float((got - wanted).abs().max() / wanted.abs().max())
         if not apart <= _AGREEMENT:
             # A family member with a layer of its own: better slow than wrong.
@@ -188,9 +189,8 @@ class TargetModel:
         positions = range(base, base + rows) if depths is None else [before + depth for depth in depths]
         if isinstance(cache, SlotCache):
             assert self.fast is not None, "a cache of the fast path on the eager one"
-            output = self.fast.forward(
-                token_ids, positions, cache, mask=mask, last_logits_only=last_logits_only
-            )
+            rows_here = Rows(token_ids, positions, cache, mask, last_logits_only=last_logits_only)
+            output = self.fast.forward(rows_here)
             return TargetOutput(output.logits_RV, output.captured_RF, output.best)
         return self._eager(token_ids, positions, cache, mask, last_logits_only)
 

@@ -25,8 +25,8 @@ from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.eagle_head import EagleConfig, EagleHead
 from decoding.drafters.merged import MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
-from decoding.fast_forward import SlotCache
 from decoding.kv_cache import TargetCache
+from decoding.slot_cache import SlotCache
 from decoding.target import TargetModel, TargetOutput
 
 VOCABULARY = 5

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding import fast_forward
-from decoding.fast_forward import FastForward, SlotCache
+from decoding.fast_forward import FastForward
+from decoding.slot_cache import SlotCache
 from decoding.target import TargetModel, TargetOutput
 from tests.fast_world import KINDS, close, eager_twin, fast_eagle, fast_target, tokens_of
 
@@ -162,7 +163,7 @@ def test_a_prefill_in_pieces_and_a_cache_that_grows_change_nothing(monkeypatch: 
         assert features is not None
         assert torch.equal(whole.logits_RV[row], plain[row].logits_RV[0])
         assert torch.equal(whole.features_RF[row], features[0])
-    monkeypatch.setattr(fast_forward, "_MOST_ROWS", 7)
+    monkeypatch.setattr(fast_forward, "MOST_ROWS", 7)
     assert torch.equal(target.forward(ids, target.new_cache()).logits_RV, whole.logits_RV)
 
 

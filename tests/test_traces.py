@@ -147,7 +147,7 @@ def test_root_laws_are_the_sessions_own(
     rows: int, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However the text is cut into forwards, and features too: the trees are the same."""
-    monkeypatch.setattr(traces, "_MOST_ROWS", rows)
+    monkeypatch.setattr(traces, "MOST_ROWS", rows)
     for prompt, ids in enumerate(PROMPTS):
         case = Case("eagle3", temperature, 0, prompt)
         laws = laws_of(case)

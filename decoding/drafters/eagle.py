@@ -17,12 +17,13 @@ from decoding.calibration import Calibration, scorer_at, with_calibration
 from decoding.drafters.base import DraftState
 from decoding.drafters.beam import Beam
 from decoding.drafters.eagle_head import EagleHead, attend
-from decoding.fast_forward import FastForward, Scores, SlotCache
+from decoding.fast_forward import FastForward, Rows, Scores
 from decoding.kv_cache import KVBuffer
 from decoding.linear import speed_up_few_rows
 from decoding.native import NoNativeCode
 from decoding.noise import NoiseStream
 from decoding.packed import NoFastPath, PackedProduct, PackedStack
+from decoding.slot_cache import SlotCache
 from decoding.survival import Survival
 from decoding.tree import DraftTree
 
@@ -263,16 +264,8 @@ class EagleState(DraftState):
         None = its own. `level`: that the rows' children will be."""
         if isinstance(self._cache, SlotCache):
             assert self._drafter.fast is not None
-            output = self._drafter.fast.forward(
-                tokens,
-                positions,
-                self._cache,
-                mask=mask,
-                states_H=states_RH,
-                state_rows=parent_rows,
-                last_logits_only=mask is None,
-                scores=self._scores(level),
-            )
+            rows = Rows(tokens, positions, self._cache, mask, states_RH, parent_rows, mask is None)
+            output = self._drafter.fast.forward(rows, self._scores(level))
             assert output.captured_RF is not None, "the head captures its layer"
             first = len(tokens) - 1 if mask is None else 0
             return _Rows(output.captured_RF, output.logits_RV, first, output.survival)

@@ -16,16 +16,16 @@ static void rotate(float *x, const float *cos, const float *sin, int64_t half) {
 }
 
 /* Turn queries and keys of a row to its position; put its keys and values into their slot. */
-static void place_row(const Stack *s, const Call *c, const Slots *slots, int64_t layer, int64_t row, float *qkv) {
-    int64_t d = s->head_dim, slot = c->length + row;
+static void place_row(const Stack *s, const Call *c, const Part *part, int64_t layer, int64_t row, float *qkv) {
+    int64_t d = s->head_dim, slot = part->length + row - part->first;
     const float *cos = c->cos + c->positions[row] * (d / 2), *sin = c->sin + c->positions[row] * (d / 2);
     for (int64_t head = 0; head < s->heads + s->kv_heads; head++) rotate(qkv + head * d, cos, sin, d / 2);
     for (int64_t g = 0; g < s->kv_heads; g++) {
         const float *key = qkv + (s->heads + g) * d, *value = key + s->kv_heads * d;
         int64_t lot = layer * s->kv_heads + g;
-        float *panel = slots->keys + (lot * slots->slots + slot / PANEL * PANEL) * d + slot % PANEL;
+        float *panel = part->keys + (lot * part->slots + slot / PANEL * PANEL) * d + slot % PANEL;
         for (int64_t i = 0; i < d; i++) panel[i * PANEL] = key[i];
-        memcpy(slots->values + (lot * slots->slots + slot) * d, value, d * sizeof(float));
+        memcpy(part->values + (lot * part->slots + slot) * d, value, d * sizeof(float));
     }
 }
 
@@ -51,13 +51,14 @@ typedef struct {
     const uint8_t *named; /* of slot i at i - first; null where end is open */
 } Sight;
 
-static Sight sight_of(const Call *c, int64_t row) {
-    Sight s = {c->length + row + 1, c->length + row + 1, 0, 0};
-    if (c->mask) {
-        int64_t first = c->length + c->rows - c->seen;
-        const uint8_t *mask = c->mask + row * c->seen;
-        for (s.open = 0; s.open < c->seen && mask[s.open];) s.open++;
-        for (s.end = c->seen; s.end > s.open && !mask[s.end - 1];) s.end--;
+static Sight sight_of(const Part *part, int64_t row) {
+    int64_t own = part->length + row - part->first + 1;
+    Sight s = {own, own, 0, 0};
+    if (part->mask) {
+        int64_t first = part->length + part->rows - part->seen;
+        const uint8_t *mask = part->mask + (row - part->first) * part->seen;
+        for (s.open = 0; s.open < part->seen && mask[s.open];) s.open++;
+        for (s.end = part->seen; s.end > s.open && !mask[s.end - 1];) s.end--;
         s.open += first;
         s.end += first;
         s.first = first;
@@ -79,15 +80,14 @@ static void add_values(const Sight *s, const float *terms, const float *values, 
 
 /* Attention of `count` rows from `row` on, for the query heads that share key/value head g. qkv is (R, wide), out
    (R, A * D). Scratch: queries and sums (count * group, D) each, scores (count * group, lds). */
-static void attend(const Stack *s, const Call *c, const Slots *slots, int64_t layer, int64_t row, int64_t count, int64_t g,
-                   const float *qkv, int64_t wide, float *scratch, int64_t lds, float *out) {
+static void attend(const Stack *s, const Part *part, int64_t layer, int64_t row, int64_t count, int64_t g, const float *qkv, int64_t wide, float *scratch, int64_t lds, float *out) {
     const int64_t d = s->head_dim, group = s->heads / s->kv_heads, lot = layer * s->kv_heads + g, heads = count * group;
-    const float *keys = slots->keys + lot * slots->slots * d, *values = slots->values + lot * slots->slots * d;
+    const float *keys = part->keys + lot * part->slots * d, *values = part->values + lot * part->slots * d;
     float *queries = scratch, *sums = queries + heads * d, *scores = sums + heads * d;
     Sight sights[2 * TILE];
     int64_t end = 0, shared = INT64_MAX;
     for (int64_t r = 0; r < count; r++) {
-        sights[r] = sight_of(c, row + r);
+        sights[r] = sight_of(part, row + r);
         end = max_of(end, sights[r].end);
         shared = sights[r].open < shared ? sights[r].open : shared;
         memcpy(queries + r * group * d, qkv + (row + r) * wide + g * group * d, group * d * sizeof(float));

@@ -57,7 +57,11 @@ static float *captured_row(const Stack *s, const Call *c, int64_t row, int64_t f
 
 static int64_t input_width(const Stack *s) { return s->embedding_norm ? 2 * s->hidden : s->hidden; }
 
-static int64_t score_room(const Call *c) { return (c->length + c->rows + PANEL - 1) / PANEL * PANEL; }
+static int64_t score_room(const Call *c) {
+    int64_t most = 0;
+    for (int64_t p = 0; p < c->part_count; p++) most = max_of(most, c->parts[p].length + c->parts[p].rows);
+    return (most + PANEL - 1) / PANEL * PANEL;
+}
 
 /* Rows whose attention is computed together: they share the reading of keys and values. */
 static int64_t attended_rows(const Stack *s) { return max_of(1, 2 * TILE / (s->heads / s->kv_heads)); }
@@ -75,15 +79,30 @@ int64_t workspace_floats(const Stack *s, const Call *c) {
 
 typedef struct {
     const Stack *stack;
-    const Slots *slots;
     const Call *call;
     Barrier *barrier;
 } Forward;
 
+/* Attention of all rows, dealt in turn to the team by groups of one request's neighbouring rows and heads: later rows may
+   see more. */
+static void attend_all(const Stack *s, const Call *c, int64_t layer, int64_t me, int64_t team, const float *qkv, int64_t wide,
+                       float *scratch, float *out) {
+    const int64_t most = attended_rows(s), lds = score_room(c);
+    for (int64_t p = 0, turn = 0; p < c->part_count; p++) {
+        const Part *part = c->parts + p;
+        const int64_t groups = (part->rows + most - 1) / most;
+        for (int64_t i = 0; i < groups * s->kv_heads; i++, turn++) {
+            if (turn % team != me) continue;
+            int64_t group = i / s->kv_heads, first = part->rows * group / groups;
+            int64_t count = part->rows * (group + 1) / groups - first;
+            attend(s, part, layer, part->first + first, count, i % s->kv_heads, qkv, wide, scratch, lds, out);
+        }
+    }
+}
+
 static void forward_part(const void *argument, int64_t me, int64_t team) {
     const Forward *all = argument;
     const Stack *s = all->stack;
-    const Slots *slots = all->slots;
     const Call *c = all->call;
     Barrier *barrier = all->barrier;
     const int64_t rows = c->rows, h = s->hidden, attended = s->heads * s->head_dim;
@@ -116,13 +135,10 @@ static void forward_part(const void *argument, int64_t me, int64_t team) {
             add_bias(layer->qkv_bias, p, rows, inner + p * PANEL, wide);
         }
         wait_for_all(barrier, team);
-        SHARE(r, rows) place_row(s, c, slots, l, r, inner + r * wide);
+        for (const Part *part = c->parts; part < c->parts + c->part_count; part++)
+            SHARE(r, part->rows) place_row(s, c, part, l, part->first + r, inner + (part->first + r) * wide);
         wait_for_all(barrier, team);
-        const int64_t most = attended_rows(s), parts = (rows + most - 1) / most;
-        for (int64_t i = me; i < parts * s->kv_heads; i += team) { /* later rows may see more: dealt in turn */
-            int64_t part = i / s->kv_heads, first = rows * part / parts, count = rows * (part + 1) / parts - first;
-            attend(s, c, slots, l, first, count, i % s->kv_heads, inner, wide, mine, score_room(c), input);
-        }
+        attend_all(s, c, l, me, team, inner, wide, mine, input);
         wait_for_all(barrier, team);
         SHARE(p, h / PANEL) {
             panel_product(half, input, attended, rows, attended, layer->out, p, x + p * PANEL, h, 1);
@@ -137,17 +153,17 @@ static void forward_part(const void *argument, int64_t me, int64_t team) {
                                           x + p * PANEL, h, 1);
     }
     wait_for_all(barrier, team);
-    const int64_t first = c->last_logits_only ? rows - 1 : 0;
+    SHARE(i, c->scored_count) rms_norm(x + (c->scored ? c->scored[i] : i) * h, s->final_norm, s->eps, h, input + i * h);
     SHARE(r, rows) {
-        if (r >= first) rms_norm(x + r * h, s->final_norm, s->eps, h, input + r * h);
         for (int64_t f = 0; f < c->capture_count; f++)
             if (c->capture[f] == s->layer_count) memcpy(captured_row(s, c, r, f), x + r * h, h * sizeof(float));
     }
     wait_for_all(barrier, team);
-    SHARE(p, s->vocabulary / PANEL) panel_product(s->half_logits, input + first * h, h, rows - first, h, s->logits, p,
+    if (!c->scored_count) return;
+    SHARE(p, s->vocabulary / PANEL) panel_product(s->half_logits, input, h, c->scored_count, h, s->logits, p,
                                                   c->logits + p * PANEL, s->vocabulary, 0);
     wait_for_all(barrier, team);
-    SHARE(r, rows - first) {
+    SHARE(r, c->scored_count) {
         const float *scores = c->logits + r * s->vocabulary;
         if (c->width)
             survival(scores, c->outputs, c->kappa, c->log_a, c->width, c->normalisers + 2 * r, c->best + r * c->width,
@@ -157,10 +173,10 @@ static void forward_part(const void *argument, int64_t me, int64_t team) {
     }
 }
 
-/* Run the rows on top of `length` slots; they take the slots after these. */
-void forward(const Stack *stack, const Slots *slots, const Call *call) {
+/* Run the rows of every part on top of its cache. */
+void forward(const Stack *stack, const Call *call) {
     Barrier barrier = {0};
-    Forward all = {stack, slots, call, &barrier};
+    Forward all = {stack, call, &barrier};
     share(forward_part, &all, call->threads);
 }
 

@@ -28,21 +28,29 @@ typedef struct {
     int64_t slots; /* T, a multiple of PANEL */
 } Slots;
 
+/* The rows of one request: they take the slots of its cache after the first `length`. */
 typedef struct {
+    float *keys, *values; /* see Slots */
+    const uint8_t *mask;  /* (rows, seen): which of the last `seen` slots a row attends to; null = all up to its own */
+    int64_t slots, first, rows, length, seen; /* rows first .. first + rows - 1 of the call */
+} Part;
+
+typedef struct {
+    const Part *parts;        /* in the order of their rows */
     const int64_t *tokens;    /* (R) */
     const int64_t *positions; /* (R) */
     const float *states;      /* (any, H), the layers' input, in place of the tokens' embeddings; null = these */
     const int64_t *state_rows; /* (R), the row of `states` that each row takes; null = its own */
-    const uint8_t *mask;      /* (R, seen): which of the last `seen` slots a row attends to; null = all up to its own */
     const float *cos, *sin;   /* (positions, D / 2) */
     float *captured;          /* (R, capture_count * H): outputs of the layers in `capture`, 1 = the first; or null */
     const int64_t *capture;
-    float *logits;            /* (R or 1, vocabulary) */
-    float *best;              /* of each row with logits, (width or 1): see survival(), or largest() where width is 0 */
+    const int64_t *scored;    /* (S), ascending: the rows whose logits are wanted; null = all */
+    float *logits;            /* (S, vocabulary) */
+    float *best;              /* (S, width or 1): see survival(), or largest() where width is 0 */
     int64_t *best_tokens;     /* the same */
-    float *normalisers;       /* (R or 1, 2), where width is not 0 */
+    float *normalisers;       /* (S, 2), where width is not 0 */
     float *workspace;         /* workspace_floats() */
-    int64_t rows, length, seen, capture_count, outputs, width; /* of the logits `outputs` are no padding */
-    int32_t last_logits_only, threads;
+    int64_t rows, part_count, scored_count, capture_count, outputs, width; /* of the logits `outputs` are no padding */
+    int64_t threads;
     float kappa, log_a;
 } Call;
