@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from benchmarks.measure import Samples, command, interleaved, print_ratios
 from decoding.decoder import SpeculativeDecoder
 from decoding.drafters.eagle import EagleDrafter, EagleState
 from decoding.drafters.eagle_head import EagleHead
+from decoding.fast_forward import FastForward, Rows
 from decoding.noise import NoiseStream
 from decoding.timing import now
 
@@ -27,6 +29,7 @@ CONTEXT = 200
 CONTEXTS = (64, 256, 1024, 4096, 1 << 62)  # the last is held to the model's limit
 CONTEXT_ROWS = (1, 5, 17)
 ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64, 96, 128)
+REQUESTS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 BEAMS = (1, 2, 4, 6, 8, 12, 16)
 DEPTHS = (1, 2, 4, 6, 8)
 VOCABULARIES = (1024, 4096, 8192, 16384, 32768, 49152)
@@ -51,6 +54,13 @@ def run(console: Console, decoder: SpeculativeDecoder, options: argparse.Namespa
         f"target forward by rows, context {CONTEXT}, ms",
         {str(rows): partial(rows_cost, CONTEXT, rows) for rows in ROWS},
     )
+    if decoder.target.fast is not None:
+        together = _Requests(decoder.target.fast, max(REQUESTS))
+        measure(
+            "requests",
+            f"one token for each of several requests, context {CONTEXT}, ms",
+            {str(count): partial(together, count) for count in REQUESTS},
+        )
     limit = decoder.target.context_limit - max(CONTEXT_ROWS)
     contexts = sorted({min(context, limit) for context in CONTEXTS})
     console.print(f"prefilling {contexts[-1]} tokens")
@@ -98,6 +108,26 @@ class _Forwards:
         seconds = now(self._target.device) - started
         # The rows are those that lay there before, so that every context remains a prefill's.
         self._cache.keep(len(self._ids), [], self._target.device)
+        return seconds
+
+
+class _Requests:
+    """Seconds of a forward of one row for each of `count` requests, each on a cache of CONTEXT tokens."""
+
+    def __init__(self, fast: FastForward, most: int) -> None:
+        self._fast = fast
+        ids = np.random.default_rng(1).integers(0, fast.packed.known_ids, CONTEXT).tolist()
+        self._caches = [fast.new_cache() for _ in range(most)]
+        for cache in self._caches:
+            fast.forward(Rows(ids, range(CONTEXT), cache, last_logits_only=True))
+
+    def __call__(self, count: int) -> float:
+        requests = [Rows([1], [CONTEXT], cache) for cache in self._caches[:count]]
+        started = time.perf_counter()
+        self._fast.forward_many(requests)
+        seconds = time.perf_counter() - started
+        for rows in requests:
+            rows.cache.length = CONTEXT
         return seconds
 
 

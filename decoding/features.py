@@ -126,13 +126,14 @@ def _best_scores(scores: Sequence[float], count: int) -> list[float]:
 
 def _common(view: DraftView, max_depth: int) -> list[float]:
     most = max_depth + 1  # tokens that the deepest cycle can emit
-    context = (math.log2(max(1, view.context_length)) - CONTEXT_MIDDLE) / CONTEXT_SCALE
+    length, depth = view.context_length, view.tree.depth
+    context = (math.log2(length) - CONTEXT_MIDDLE) / CONTEXT_SCALE if length > 1 else CONTEXT_LOWEST
     last, mean = _emitted(view.history)
     return [
-        min(1.0, view.tree.depth / max_depth),
-        min(CONTEXT_HIGHEST, context),
-        min(1.0, last / most),
-        min(1.0, mean / most),
+        depth / max_depth if depth < max_depth else 1.0,
+        context if context < CONTEXT_HIGHEST else CONTEXT_HIGHEST,
+        last / most if last < most else 1.0,
+        mean / most if mean < most else 1.0,
     ]
 
 
