@@ -1,7 +1,7 @@
-"""Let a target write texts, train a draft head on them, calibrate its scores, train the policies, export them
-for the decoder.
+"""Let a target write texts, train a draft head on them, calibrate its scores, record traces, train the
+policies, export them for the decoder.
 
-`python train.py {texts,drafter,calibrate,policy,export} --config C [--set a.b=v] --out DIR`. All but
+`python train.py {texts,drafter,calibrate,traces,policy,export} --config C [--set a.b=v] --out DIR`. All but
 `calibrate` go on after a kill; that one takes minutes and begins again.
 """
 
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 2 and one line for a user's mistake."""
     parser = argparse.ArgumentParser(prog="train.py", description=__doc__, allow_abbrev=False)
     parser.add_argument(
-        "what", choices=["texts", "drafter", "calibrate", "policy", "export"], help="what to do"
+        "what", choices=["texts", "drafter", "calibrate", "traces", "policy", "export"], help="what to do"
     )
     add_flags(parser)
     options = parser.parse_args(arguments)
@@ -41,6 +41,10 @@ def _run(what: str, config: Config, out: Path) -> None:
         from commands.calibrate import calibrate
 
         calibrate(config, out)
+    elif what == "traces":
+        from commands.traces import record_traces
+
+        record_traces(config, out)
     elif what == "policy":
         from commands.policy import train_policy
 

@@ -282,6 +282,24 @@ class DrafterSettings(Section):
         return self
 
 
+class TraceSettings(Section):
+    """Recordings for training without a model: train.py traces."""
+
+    temperatures: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=1)] = Field(
+        [0.0, 0.7, 1.0], description="a recording of every prompt at each"
+    )
+    texts: RepoPath | None = Field(
+        None,
+        description="folder of texts that the target wrote (train.py texts): their prompts are recorded;"
+        " null: the workload's",
+    )
+    split: Literal["train", "validation", "test"] = Field("train", description="of the workload")
+    prompts: Count | None = Field(None, description="at most so many; null takes all")
+    max_new_tokens: int = Field(128, ge=1, description="tokens decoded for a prompt")
+    draft_depth: int = Field(6, ge=1, le=32, description="levels drafted at every position")
+    batch: int = Field(16, ge=1, le=128, description="texts at a time, on the fast path")
+
+
 class CalibrationSettings(Section):
     """Fitting what a draft's scores mean: train.py calibrate."""
 
@@ -320,6 +338,7 @@ class Config(Section):
     policy: PolicySettings = Field(default_factory=PolicySettings, description="train.py policy")
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings, description="evaluate.py")
     drafter: DrafterSettings = Field(default_factory=DrafterSettings, description="train.py drafter")
+    traces: TraceSettings = Field(default_factory=TraceSettings, description="train.py traces")
     calibration: CalibrationSettings = Field(
         default_factory=CalibrationSettings, description="train.py calibrate"
     )

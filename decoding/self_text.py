@@ -174,3 +174,29 @@ def _header(folder: Path) -> dict[str, Any]:
     if type(header.get("seed")) is not int:
         raise ValueError(f"record of texts {folder / _HEADER} is damaged: remove the folder")
     return header
+
+
+def read_prompts(folder: Path, vocabulary_size: int) -> list[tuple[str, tuple[int, ...], str]]:
+    """Of every text in the shards of `folder`: a name, the token ids of its prompt, its kind.
+
+    ValueError, one line, if there is no shard, one is damaged, or its ids are not those of this vocabulary.
+    """
+    paths = sorted(folder.glob("shard-*.npz"))
+    if not paths:
+        raise ValueError(f"{folder} holds no texts (shard-*.npz): train.py texts writes them")
+    found = []
+    for path in paths:
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                tokens, starts = archive["tokens"].astype(np.int64), archive["offsets"][:-1]
+                lengths, kinds = archive["prompt_lengths"], archive["kinds"]
+        except Exception as error:  # zip, zlib, numpy and the file system each have their own
+            raise ValueError(f"shard {path} is missing or damaged ({error}): remove it") from None
+        if len(tokens) and int(tokens.max()) >= vocabulary_size:
+            raise ValueError(
+                f"shard {path} has token id {tokens.max()}, the target's end at {vocabulary_size - 1}"
+            )
+        for number, (start, length, kind) in enumerate(zip(starts, lengths, kinds, strict=True)):
+            ids = tuple(tokens[start : start + length].tolist())
+            found.append((f"{path.stem}-{number}", ids, str(kind)))
+    return found

@@ -1,4 +1,4 @@
-"""Traces on disk: one Parquet file, a row a position, a row group a text, the header as JSON in the metadata.
+"""Traces on disk: one Parquet file, a row a draft, a row group a text, the header as JSON in the metadata.
 
 Rows of survival are not stored: of each, its entropy and its top probability are.
 """
@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from decoding.artifacts import atomic_path
-from decoding.controller import LookupHint
-from decoding.traces import Position
+from decoding.controller import LookupHint, RootChoice
+from decoding.traces import Chain, Position
 from decoding.tree import DraftTree
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _KEY = b"draftpace_trace"
 _INTS = pa.list_(pa.int32())
 # Not float32: two scores that it cannot tell apart would trade ranks.
@@ -40,6 +40,10 @@ _SCHEMA = pa.schema(
         ("match_length", pa.int32()),
         ("share", pa.float64()),
         ("agrees", pa.bool_()),
+        pa.field("choice", pa.int8(), nullable=False),
+        ("chain_tokens", _INTS),
+        ("chain_log_survivals", _FLOATS),
+        ("chain_nodes", _INTS),
         pa.field("row_depths", _INTS, nullable=False),
         *(pa.field(name, _FLOATS, nullable=False) for name in ("row_entropies", "row_top_probabilities")),
     ]
@@ -191,7 +195,7 @@ def _unusable(path: Path, what: str, error: Exception) -> ValueError:
 
 
 def _row(position: Position) -> dict[str, Any]:
-    tree, lookup, rows = position.tree, position.lookup, position.on_path
+    tree, lookup, rows, chain = position.tree, position.lookup, position.on_path, position.chain
     return {
         "index": position.index,
         "context_length": position.context_length,
@@ -207,6 +211,10 @@ def _row(position: Position) -> dict[str, Any]:
         "match_length": None if lookup is None else lookup.match_length,
         "share": None if lookup is None else lookup.share,
         "agrees": None if lookup is None else lookup.agrees,
+        "choice": int(position.choice),
+        "chain_tokens": None if chain is None else chain.tokens,
+        "chain_log_survivals": None if chain is None else chain.log_survivals,
+        "chain_nodes": None if chain is None else chain.nodes,
         "row_depths": [row.depth for row in rows],
         "row_entropies": [row.entropy for row in rows],
         "row_top_probabilities": [row.top_probability for row in rows],
@@ -236,7 +244,15 @@ def _position(row: Mapping[str, Any]) -> Position:
         root_entropy=row["root_entropy"],
         root_margin=row["root_margin"],
         lookup=lookup,
+        choice=RootChoice(row["choice"]),
+        chain=_chain(row),
     )
+
+
+def _chain(row: Mapping[str, Any]) -> Chain | None:
+    if row["chain_tokens"] is None:
+        return None
+    return Chain(*(tuple(row[f"chain_{part}"]) for part in ("tokens", "log_survivals", "nodes")))
 
 
 def _tree(row: Mapping[str, Any]) -> DraftTree:

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 
 from decoding.controller import LookupHint, RootChoice
 from decoding.drafters.base import Drafter, DraftState
 from decoding.drafters.beam import Beam
+from decoding.drafters.merged import JoinedChain
 from decoding.noise import NoiseStream
 from decoding.target import TargetModel
 from decoding.tree import DraftTree
 
 # Rows of one forward over a known text.
 _MOST_ROWS = 512
+_NO_LIMIT = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,23 @@ class OnPath:
 
 
 @dataclass(frozen=True, slots=True)
+class Chain:
+    """What a merged drafter's lookup proposed at a root, and where it went.
+
+    Attributes:
+        tokens: one after the other, joined or not.
+        log_survivals: of each after the one before, where no head is asked.
+        nodes: in the recorded tree, of those that were joined; an element a level, from the first.
+    """
+
+    tokens: tuple[int, ...]
+    log_survivals: tuple[float, ...]
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
-    """One position of a text.
+    """One draft at one position of a text.
 
     Attributes:
         index: of the generated token that follows the root, 0 = the first after the prompt.
@@ -65,6 +83,8 @@ class Position:
             temperature 1: nats, and the difference of the best two log-probabilities; NaN for a first token.
         lookup: what a lookup said; None for a drafter that does not look up.
         on_path: by depth, where asked for; empty for a lookup.
+        choice: what the tree was drafted with.
+        chain: of a merged draft; None of all others.
     """
 
     index: int
@@ -76,19 +96,28 @@ class Position:
     root_margin: float
     lookup: LookupHint | None
     on_path: tuple[OnPath, ...] = ()
+    choice: RootChoice = RootChoice.ALL
+    chain: Chain | None = None
 
-    def accepted(self, draft_depth: int, verification_size: int) -> int:
-        """Tokens that a draft of this depth, cut to this size, would have had accepted here.
+    def tree_at(self, draft_depth: int, limit: int = _NO_LIMIT) -> DraftTree:
+        """The tree that a live session has here once its draft of this depth is finished; `limit`: the most
+        levels that its tokens left allow. A lookup alone has no depth to choose."""
+        if self.choice == RootChoice.LOOKUP:
+            return self.tree.upto(limit)
+        tree = self.tree.upto(min(draft_depth, self.tree.depth, limit))
+        if self.chain is not None:
+            joined = min(tree.depth, len(self.chain.tokens))
+            node = self.chain.nodes[joined - 1] if joined else 0
+            rest = slice(joined, limit)
+            for token, survival in zip(self.chain.tokens[rest], self.chain.log_survivals[rest], strict=True):
+                (node,) = tree.add_level([token], [node], [tree.scores[node] + survival], joined=True)
+        return tree
 
-        Exact for trees that grow by levels alone. A merged tree of another depth joins its chain elsewhere.
-        """
-        nodes = range(1, self.tree.level(min(draft_depth, self.tree.height)).stop)
-        ranked = sorted(nodes, key=lambda node: -self.tree.scores[node])  # stable: ties in level order
-        kept = set(ranked[:verification_size])
-        count = 0
-        while count < len(self.path) and self.path[count] in kept:
-            count += 1
-        return count
+    def accepted(self, draft_depth: int, verification_size: int, limit: int = _NO_LIMIT) -> int:
+        """Tokens that a draft of this depth, cut to this size, would have had accepted here."""
+        tree = self.tree_at(draft_depth, limit)
+        kept = set(tree.ranked()[:verification_size])
+        return len(list(takewhile(kept.__contains__, followed(tree, self.following))))
 
 
 def record_text(
@@ -101,6 +130,7 @@ def record_text(
     temperature: float,
     noise: NoiseStream,
     keep_rows: bool = False,
+    choices: Sequence[RootChoice] = (RootChoice.ALL,),
 ) -> Iterator[Position]:
     """Draft at every position of a text that `noise` and the target gave.
 
@@ -108,9 +138,11 @@ def record_text(
         draft_depth: levels to draft.
         noise: of (seed, prompt): what the scores are computed with.
         keep_rows: fill `Position.on_path`.
+        choices: what to draft with, a `Position` each, in this order.
 
     Raises:
-        ValueError: the target does not capture the layers that the drafter reads.
+        ValueError: the target does not capture the layers that the drafter reads, or the drafter offers
+            other choices.
     """
     if tuple(drafter.fused_layers) not in ((), target.fused_layers):
         raise ValueError(
@@ -119,26 +151,40 @@ def record_text(
         )
     committed = [*prompt_ids, *text_ids]
     start = len(prompt_ids)
-    features_RF, stats = _target_rows(target, committed[:-1], start - 1)
     state = drafter.start(noise, temperature, start)
+    for choice in choices:
+        if choice == RootChoice.PLAIN or choice not in state.root_choices:
+            offered = ", ".join(one.name for one in state.root_choices if one != RootChoice.PLAIN)
+            raise ValueError(f"drafter {drafter.name} does not draft with {choice!r}, it offers {offered}")
+    features_RF, stats = _target_rows(target, committed[:-1], start - 1)
     state.ingest(committed[:1], None)
     state.ingest(committed[1:start], None if features_RF is None else features_RF[: start - 1])
     for place in range(start, len(committed)):
         known = committed[place:]
-        tree, on_path = _draft(state, draft_depth, known, keep_rows)
         entropy, margin = stats[place - start]
-        yield Position(
-            index=place - start,
-            context_length=place,
-            tree=tree,
-            path=followed(tree, known),
-            following=tuple(known[: tree.height]),
-            root_entropy=entropy,
-            root_margin=margin,
-            lookup=state.hint(),
-            on_path=on_path,
-        )
+        for choice in choices:
+            tree, on_path = _draft(state, choice, draft_depth, known, keep_rows)
+            yield Position(
+                index=place - start,
+                context_length=place,
+                tree=tree,
+                path=followed(tree, known),
+                following=tuple(known[: tree.height]),
+                root_entropy=entropy,
+                root_margin=margin,
+                lookup=state.hint(),
+                on_path=on_path,
+                choice=choice,
+                chain=_chain(state),
+            )
         state.ingest(known[:1], None if features_RF is None else features_RF[place - 1 : place])
+
+
+def _chain(state: DraftState) -> Chain | None:
+    joined: JoinedChain | None = getattr(state, "chain", None)
+    if joined is None:
+        return None
+    return Chain(joined.tokens(), joined.log_survivals(), tuple(joined.nodes))
 
 
 def followed(tree: DraftTree, following: Sequence[int]) -> tuple[int, ...]:
@@ -160,7 +206,7 @@ def _edges(tree: DraftTree) -> Iterator[tuple[int, tuple[int, int]]]:
 
 
 def _draft(
-    state: DraftState, depth: int, following: Sequence[int], keep_rows: bool
+    state: DraftState, choice: RootChoice, depth: int, following: Sequence[int], keep_rows: bool
 ) -> tuple[DraftTree, tuple[OnPath, ...]]:
     """A full-depth draft, and the rows of the parents on the text's path."""
     tree = state.begin()
@@ -168,8 +214,9 @@ def _draft(
     rows: list[OnPath] = []
     limit = state.depth_limit()
     if limit > 0:
-        state.choose(RootChoice.ALL)
-        while tree.depth < min(depth, limit):
+        state.choose(choice)
+        deepest = 0 if choice == RootChoice.LOOKUP else min(depth, limit)
+        while tree.depth < deepest:
             if not state.extend():
                 break
             level = tree.depth

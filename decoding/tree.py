@@ -90,6 +90,15 @@ class DraftTree:
         self.depth += not joined
         return range(start, len(self.tokens))
 
+    def upto(self, height: int) -> DraftTree:
+        """A copy of the first levels; those that were joined to the finished draft stay joined ones."""
+        tree = DraftTree(self.tokens[0])
+        for level in range(1, min(height, self.height) + 1):
+            nodes = self.level(level)
+            some = slice(nodes.start, nodes.stop)
+            tree.add_level(self.tokens[some], self.parents[some], self.scores[some], level > self.depth)
+        return tree
+
     def level(self, depth: int) -> range:
         """Node indices of level `depth`, 0 = the root alone."""
         ends = [*self.level_starts[1:], len(self.tokens)]

@@ -8,8 +8,12 @@ from functools import cache
 import numpy as np
 import torch
 
+from decoding.controller import RootChoice
 from decoding.drafters.base import Drafter
 from decoding.drafters.causal_lm import CausalLMDrafter
+from decoding.drafters.composite import CompositeDrafter
+from decoding.drafters.eagle import EagleDrafter
+from decoding.drafters.merged import MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
 from decoding.noise import NoiseStream
 from decoding.plain_texts import plain_texts
@@ -30,7 +34,9 @@ PROMPTS = [
     np.random.default_rng(2).integers(3, VOCABULARY, 28).tolist(),
 ]
 END_IDS = frozenset({12, 23})
-WORLDS = ("causal", "causal-short", "eagle2", "eagle3", "eagle4", "ngram")
+CHOICES = (RootChoice.ALL, RootChoice.LOOKUP, RootChoice.HEAD)
+WORLDS = ("causal", "causal-short", "eagle2", "eagle3", "eagle4", "ngram", "composite-eagle3")
+MERGED = ("merged-eagle3", "merged-causal", "merged-causal-short")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,14 @@ def world(name: str) -> World:
     target = tiny_target(context=CONTEXT, spread=1.5, layers=2)
     if name == "ngram":
         return World(target, NgramDrafter(1, branches=2))
+    if name.startswith(("merged", "composite")):
+        head = world(name.partition("-")[2]).drafter
+        assert isinstance(head, EagleDrafter | CausalLMDrafter)
+        lookup = NgramDrafter(1, branches=2)
+        whole = (
+            MergedDrafter(head, lookup, 4) if name.startswith("merged") else CompositeDrafter(head, lookup)
+        )
+        return World(world(name.partition("-")[2]).target, whole)
     if name.startswith("eagle"):
         return World(target, tiny_eagle(target, beam_width=int(name[-1])))
     # A blurred copy; the short one has no room for the end of a text.
@@ -87,6 +101,7 @@ def positions_of(case: Case) -> list[Position]:
         draft_depth=DEPTH,
         temperature=case.temperature,
         noise=NoiseStream(case.seed, ids),
+        choices=CHOICES if case.world in MERGED else CHOICES[:1],
     )
     return list(recorded)
 

@@ -96,6 +96,11 @@ class MergedState(DraftState):
         self._head.beam.guest = self._chain if choice == RootChoice.ALL else None
 
     @property
+    def chain(self) -> JoinedChain | None:
+        """What is joined to the draft that was begun last; None where it is of one part alone."""
+        return self._chain if self._choice == RootChoice.ALL else None
+
+    @property
     def beam(self) -> Beam | None:
         """The head's."""
         return self._head.beam
@@ -136,16 +141,32 @@ class JoinedChain:
     """The guest of a head's beam: what a lookup proposes, token by token.
 
     Attributes:
-        node: see `Guest`.
+        nodes: in the tree, of its tokens that have been joined, in order; `node`: see `Guest`.
         first: its first token; None if it is empty.
     """
 
     def __init__(self, lookup: NgramState, chain: list[Continuation]) -> None:
-        self.node = 0
+        self.nodes: list[int] = []
         self.first = chain[0].token if chain else None
         self._lookup = lookup
         self._chain = chain
         self._joined = 0
+
+    @property
+    def node(self) -> int:
+        return self.nodes[-1] if self.nodes else 0
+
+    @node.setter
+    def node(self, node: int) -> None:
+        self.nodes.append(node)
+
+    def tokens(self) -> tuple[int, ...]:
+        """All of it, joined or not."""
+        return tuple(looked.token for looked in self._chain)
+
+    def log_survivals(self) -> tuple[float, ...]:
+        """Of each token after the one before, where no head was asked."""
+        return tuple(self._lookup.log_survival(looked, None) for looked in self._chain)
 
     def join(self, level: Candidates) -> int | None:
         if self._joined == len(self._chain):
@@ -169,7 +190,7 @@ class JoinedChain:
         """Add what is left below the last level, to at most `limit` levels in all."""
         for looked in self._chain[self._joined : limit]:
             score = tree.scores[self.node] + self._lookup.log_survival(looked, None)
-            (self.node,) = tree.add_level([looked.token], [self.node], [score], joined=True)
+            self.nodes += tree.add_level([looked.token], [self.node], [score], joined=True)
             self._joined += 1
 
 

@@ -1,0 +1,163 @@
+"""A folder of traces: shards of some prompts each, so that a killed recording goes on where it was.
+
+A shard appears when it is complete. Whoever reads the folder gets text after text; never more than one is in
+memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from decoding.artifacts import read_json, write_json
+from decoding.recording import Prompt, Recorded
+from decoding.trace_file import TracedText, TraceHeader, TraceWriter, read_trace
+
+SHARD_TEXTS = 32
+_IDENTITY = "traces.json"
+
+# Records some prompts, in order.
+Record = Callable[[Sequence[Prompt]], Iterable[Recorded]]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceProgress:
+    """After some texts: texts of how many are done, this run's positions and speed, and what time is left."""
+
+    texts: int
+    of: int
+    positions: int
+    rate: float
+    seconds_left: float
+
+    def __str__(self) -> str:
+        return f"{self.positions} positions, {self.rate:.0f}/s, {self.seconds_left / 60:.0f} min left"
+
+
+def write_traces(
+    folder: Path, header: TraceHeader, prompts: Sequence[Prompt], record: Record
+) -> Iterator[TraceProgress]:
+    """Write the shards that are not there yet; yields after every text.
+
+    Args:
+        folder: of this recording alone.
+        header: of every shard.
+        prompts: with distinct question ids.
+        record: gives the recordings of some of them, in order.
+
+    Raises:
+        ValueError: the folder holds a recording of other prompts or with another header, or a question id
+            comes twice.
+    """
+    ids = [prompt.question_id for prompt in prompts]
+    if len(set(ids)) != len(ids):
+        twice = next(name for name in ids if ids.count(name) > 1)
+        raise ValueError(f"question id {twice!r} comes twice: a trace could not tell the texts apart")
+    _check_identity(folder, _identity(header, prompts))
+    started, positions, mine = time.monotonic(), 0, 0
+    done = sum(len(lot) for path, lot in _shards(folder, prompts) if path.exists())
+    before = done
+    for path, lot in _shards(folder, prompts):
+        if path.exists():
+            continue
+        with TraceWriter(path, header) as writer:
+            for one in record(lot):
+                about = one.prompt
+                writer.add(about.question_id, about.category, about.language, one.positions)
+                done, mine = done + 1, mine + 1
+                positions += len(one.text_ids)
+                elapsed = max(1e-9, time.monotonic() - started)
+                left = (len(prompts) - done) * elapsed / mine
+                yield TraceProgress(done, len(prompts), positions, positions / elapsed, left)
+    if done == before:
+        yield TraceProgress(done, len(prompts), 0, 0.0, 0.0)
+
+
+def read_traces(folder: Path) -> tuple[TraceHeader, Iterator[TracedText]]:
+    """The header, and the texts one by one in the prompts' order.
+
+    ValueError, one line, if the folder holds no complete recording; a damaged shard is found when it is read.
+    """
+    identity = _read_identity(folder)
+    paths = [shard_path(folder, number) for number in range(int(identity["shards"]))]
+    missing = [path for path in paths if not path.exists()]
+    if missing or not paths:
+        raise ValueError(
+            f"recording {folder} has {len(paths) - len(missing)} of {len(paths)} shards: the command that"
+            " began it goes on with it"
+        )
+    header, _ = read_trace(paths[0])
+    return header, _texts(paths, header)
+
+
+def recorded_seed(folder: Path) -> int | None:
+    """The seed of the recording in `folder`, None where there is none."""
+    if not (folder / _IDENTITY).exists():
+        return None
+    seed = _read_identity(folder)["header"].get("seed")
+    return seed if type(seed) is int else None
+
+
+def count_drafts(folder: Path) -> int:
+    """Drafts that the complete shards hold: positions, times the choices of each."""
+    paths = sorted(folder.glob("shard-*.parquet"))
+    return sum(pq.read_metadata(path).num_rows for path in paths)
+
+
+def shard_path(folder: Path, number: int) -> Path:
+    """Where a shard is, or will be."""
+    return folder / f"shard-{number:05d}.parquet"
+
+
+def _texts(paths: Sequence[Path], header: TraceHeader) -> Iterator[TracedText]:
+    for path in paths:
+        own, texts = read_trace(path)
+        if own != header:
+            raise ValueError(f"trace {path} was recorded otherwise than {paths[0].name}: record it anew")
+        yield from texts
+
+
+def _shards(folder: Path, prompts: Sequence[Prompt]) -> Iterator[tuple[Path, Sequence[Prompt]]]:
+    for number, start in enumerate(range(0, len(prompts), SHARD_TEXTS)):
+        yield shard_path(folder, number), prompts[start : start + SHARD_TEXTS]
+
+
+def _identity(header: TraceHeader, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        digest.update(repr((prompt.question_id, prompt.token_ids)).encode())
+    return {
+        "header": asdict(header),
+        "prompts": digest.hexdigest()[:16],
+        "shards": -(-len(prompts) // SHARD_TEXTS),
+        "shard_texts": SHARD_TEXTS,
+    }
+
+
+def _check_identity(folder: Path, identity: dict[str, Any]) -> None:
+    if not (folder / _IDENTITY).exists():
+        write_json(folder / _IDENTITY, identity)
+        return
+    recorded = _read_identity(folder)
+    changed = [key for key in ("prompts", "shards", "shard_texts") if recorded.get(key) != identity[key]]
+    header = recorded["header"]
+    changed += [key for key, value in identity["header"].items() if header.get(key) != value]
+    if changed:
+        raise ValueError(
+            f"the recording in {folder} was begun with other {', '.join(changed)}: choose another --out"
+        )
+
+
+def _read_identity(folder: Path) -> dict[str, Any]:
+    if not (folder / _IDENTITY).exists():
+        raise ValueError(f"{folder} holds no recording ({_IDENTITY} is not there): train.py traces makes one")
+    identity: dict[str, Any] = read_json(folder / _IDENTITY, "record of traces")
+    if not isinstance(identity.get("header"), dict) or type(identity.get("shards")) is not int:
+        raise ValueError(f"record of traces {folder / _IDENTITY} is damaged: remove the folder")
+    return identity
