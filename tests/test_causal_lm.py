@@ -149,7 +149,7 @@ def test_draft_is_pure(
 ) -> None:
     """Any cycle boundaries, any drafts between, any size of a piece: the same tree, the same chain."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(causal_lm, "MOST_ROWS", piece)
+        patch.setattr(causal_lm, "_MOST_ROWS", piece)
         history = state_after(length, cuts, temperature, between)
         fresh = state_after(length, [], temperature)
         assert_same(draft(history, 3), draft(fresh, 3))
@@ -180,7 +180,7 @@ def test_forwards_are_one_a_level_and_bounded_in_rows(monkeypatch: pytest.Monkey
         state.append(token, -1.0)
     assert rows == [7, BEAM, BEAM, 5, 1]
     rows.clear()
-    monkeypatch.setattr(causal_lm, "MOST_ROWS", 5)
+    monkeypatch.setattr(causal_lm, "_MOST_ROWS", 5)
     draft(state_after(12), 1)
     assert rows == [5, 5, 2]
 

@@ -21,7 +21,7 @@ from decoding.controller import LookupHint
 from decoding.trace_file import LevelCertainty, TracedText, TraceHeader, TraceWriter, read_trace
 from decoding.traces import OnPath, Position, followed
 from decoding.tree import DraftTree
-from tests.traced_worlds import WORLDS, Case, positions_of
+from tests.traced_worlds import MERGED, WORLDS, Case, positions_of
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = TraceHeader(
@@ -53,7 +53,17 @@ def assert_same(ours: Position, theirs: Position) -> None:
         tree = one.tree
         nodes = (tree.tokens, tree.parents, tree.depths, tree.scores, tree.level_starts, tree.depth)
         numbers = map(repr, (one.root_entropy, one.root_margin))
-        return [one.index, one.context_length, one.path, one.following, one.lookup, *numbers, *nodes]
+        drafted = (one.choice, one.chain)
+        return [
+            one.index,
+            one.context_length,
+            one.path,
+            one.following,
+            one.lookup,
+            *drafted,
+            *numbers,
+            *nodes,
+        ]
 
     assert facts(ours) == facts(theirs)
     assert theirs.on_path == ()
@@ -70,7 +80,7 @@ def small_position(index: int = 0, **change: Any) -> Position:
     return replace(whole, **change)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", [*WORLDS, *MERGED])
 def test_recorded_texts_come_back(name: str, tmp_path: Path) -> None:
     """In order, each with what it was called, and the header with its note."""
     texts = {f"{name}-{prompt}": positions_of(Case(name, 1.0, 0, prompt)) for prompt in range(4)}
@@ -224,8 +234,8 @@ def test_a_tree_that_is_none_is_refused(change: dict[str, Any], tmp_path: Path) 
         (b"{", "its header is not understood"),
         (b"[1]", "its header is not understood"),
         (b"{}", "its header is not understood"),
-        (b'{"schema_version": 1}', "its header is not understood"),
-        (b'{"schema_version": 2, "unheard": 1}', "schema_version is 2, this code reads 1"),
+        (b'{"schema_version": 2}', "its header is not understood"),
+        (b'{"schema_version": 1, "unheard": 1}', "schema_version is 1, this code reads 2"),
     ],
 )
 def test_another_header_is_refused(header: bytes, message: str, tmp_path: Path) -> None:
@@ -243,7 +253,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", {"a": [small_position()]})
     table = pq.read_table(path)
     pq.write_table(table.drop_columns(["scores"]), path)
-    assert "its columns are not those of schema version 1" in refusal(path)
+    assert "its columns are not those of schema version 2" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +263,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         ({"draft_depth": 2.0}, r"draft_depth is 2\.0, must be a whole number"),
         ({"temperature": -1.0}, r"temperature is -1\.0, must be a finite number >= 0"),
         ({"temperature": math.nan}, "temperature is nan, must be a finite number >= 0"),
-        ({"schema_version": 3}, "schema_version is 3, must be 1"),
+        ({"schema_version": 3}, "schema_version is 3, must be 2"),
     ],
 )
 def test_a_header_that_says_nonsense_is_refused(change: dict[str, Any], message: str) -> None:

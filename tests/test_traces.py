@@ -147,7 +147,7 @@ def test_root_laws_are_the_sessions_own(
     rows: int, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However the text is cut into forwards, and features too: the trees are the same."""
-    monkeypatch.setattr(traces, "MOST_ROWS", rows)
+    monkeypatch.setattr(traces, "_MOST_ROWS", rows)
     for prompt, ids in enumerate(PROMPTS):
         case = Case("eagle3", temperature, 0, prompt)
         laws = laws_of(case)
@@ -231,7 +231,7 @@ def record(case: Case, keep_rows: bool = False) -> Iterator[Position]:
     )
 
 
-@pytest.mark.parametrize("name", sorted(set(WORLDS) - {"ngram"}))
+@pytest.mark.parametrize("name", sorted(set(WORLDS) - {"ngram", "composite-eagle3"}))
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_kept_rows_are_what_the_scores_were_made_of(name: str, temperature: float) -> None:
     """One a level while the text follows the tree, below whom the drafter drafted on; every drafted child of
