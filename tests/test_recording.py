@@ -1,4 +1,4 @@
-"""Recordings: each text what it is alone; a folder of them that goes on after a kill, and says what is wrong."""
+"""Recordings: each text is what it is alone; a folder of them goes on after a kill, and says what is wrong."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from decoding.recording import Prompt, Recorded, Recording, record
 from decoding.sampling import Sampling
 from decoding.session import Session
 from decoding.target import TargetModel
-from decoding.trace_file import TraceHeader, read_trace
-from decoding.trace_folder import count_drafts, read_traces, recorded_seed, shard_path, write_traces
+from decoding.trace_file import TracedText, TraceHeader, read_trace
+from decoding.trace_folder import Record, count_drafts, read_traces, recorded_seed, shard_path, write_traces
 from decoding.traces import record_text
 from tests.fakes import tiny_eagle, tiny_target
 from tests.fast_world import fast_eagle, fast_target
@@ -48,7 +48,7 @@ def prompts(count: int) -> list[Prompt]:
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_each_recording_is_its_own(fast: bool, temperature: float) -> None:
-    """Text and drafts are what a session and `record_text` give for the prompt alone, in the prompts' order."""
+    """Text and drafts are what a session and `record_text` give for the prompt alone, in order."""
     target, drafter = pair(fast)
     recording = Recording(Sampling(temperature), 7, 9, 3, CHOICES, batch=4)
     found = list(record(target, drafter, {3}, prompts(6), recording))
@@ -94,14 +94,14 @@ def test_a_prompt_that_cannot_be_decoded_is_named() -> None:
 
 def test_choices_that_a_drafter_lacks_are_refused() -> None:
     target, drafter = pair(False)
-    with pytest.raises(ValueError, match="does not draft with .*HEAD.*, it offers ALL"):
+    with pytest.raises(ValueError, match=r"does not draft with .*HEAD.*, it offers ALL"):
         list(record(target, drafter.head, (), prompts(1), Recording(Sampling(), 1, 3, 2, CHOICES[2:])))
 
 
 # --- the folder -------------------------------------------------------------------------------------------
 
 
-def recorder(asked: list[str] | None = None, fail_at: str | None = None):  # type: ignore[no-untyped-def]
+def recorder(asked: list[str] | None = None, fail_at: str | None = None) -> Record:
     """Records lots of prompts, notes whose, and is killed at one."""
     target, drafter = pair(False)
     made = partial(record, target, drafter, {3}, recording=Recording(Sampling(), 7, 4, 3, CHOICES))
@@ -150,8 +150,8 @@ def test_a_killed_recording_goes_on(tmp_path: Path) -> None:
     assert recorded_seed(tmp_path / "c") is None
 
 
-def vars_of(text: object) -> list[object]:
-    positions = text.positions  # type: ignore[attr-defined]
+def vars_of(text: TracedText) -> list[object]:
+    positions = text.positions
     return [
         (one.index, one.choice, one.tree.tokens, one.tree.scores, one.path, one.chain) for one in positions
     ]
@@ -188,7 +188,7 @@ def test_shards_that_do_not_belong_are_found(tmp_path: Path) -> None:
     list(write_traces(tmp_path / "a", HEADER, prompts(4), recorder()))
     list(write_traces(tmp_path / "b", replace(HEADER, seed=8), prompts(4), recorder()))
     shard_path(tmp_path / "b", 1).replace(shard_path(tmp_path / "a", 1))
-    with pytest.raises(ValueError, match="shard-00001.parquet was recorded otherwise than shard-00000"):
+    with pytest.raises(ValueError, match=r"shard-00001\.parquet was recorded otherwise than shard-00000"):
         list(read_traces(tmp_path / "a")[1])
     content = shard_path(tmp_path / "a", 0).read_bytes()
     shard_path(tmp_path / "a", 0).write_bytes(content[: len(content) // 2])
