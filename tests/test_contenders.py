@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from array import array
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -181,3 +183,47 @@ def test_without_native_code_the_choice_is_the_same(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(native, "loaded", lambda: None)
     assert NoiseStream(5, PROMPT).winners([0], logits[:1], 1.0) is None
     assert chosen(NoiseStream(5, PROMPT), logits, 0.8) == few
+
+
+def found(logits_V: torch.Tensor, temperature: float, room: int, threads: int) -> list[int] | None:
+    """The ids that native code leaves, None where there is too little room; nothing is written past it."""
+    places, key = room * threads, NoiseStream(5, PROMPT).key(0)
+    ids, scaled, drawn = (array(kind, [77] * (places + 1)) for kind in "qdd")
+    into = (part.buffer_info()[0] for part in (ids, scaled, drawn))
+    kept = native.library().contenders(
+        logits_V.data_ptr(), len(logits_V), temperature, key, room, *into, threads
+    )
+    assert ids[-1] == scaled[-1] == drawn[-1] == 77
+    return None if kept < 0 else ids[:kept].tolist()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_room_is_used_to_its_last_place_and_no_further(threads: int) -> None:
+    """Of tokens that each beat the one before, all need a place until the best is known."""
+    rising, most = torch.arange(64.0), 64 // threads
+    assert found(rising, 0.01, most, threads) == [63]
+    assert found(rising, 0.01, most - 1, threads) is None
+    falling_first = torch.cat([-torch.arange(32.0), rising[:32]])
+    assert found(falling_first, 0.01, 31, threads) is None
+
+
+@pytest.mark.parametrize("ahead", [-1e-6, -1e-11, 1e-11, 1e-6])
+def test_only_a_race_within_rounding_is_left_open(ahead: float) -> None:
+    """Other logarithms than native code's could end it otherwise."""
+    noise_2 = NoiseStream(5, PROMPT).gumbel([0], torch.arange(2))[0]
+    gap = float(noise_2[1] - noise_2[0])
+    first = torch.tensor(gap)  # float32; what it lacks of the gap is a second logit, exact to 1e-14
+    logits = torch.stack([first, torch.tensor(float(first) - gap - ahead)])
+    close = abs(ahead) < 1e-9
+    assert found(logits, 1.0, 8, 1) == ([0, 1] if close else [0] if ahead > 0 else [1])
+    assert assert_same_choice(logits[None], 1.0) == [0 if ahead > 0 else 1]
+
+
+def test_other_noise_is_asked_itself() -> None:
+    """A subclass may draw otherwise: the bound, and native code's noise, are not its own."""
+
+    class Favourite(NoiseStream):
+        def gumbel(self, indices: Sequence[int], ids_N: torch.Tensor) -> torch.Tensor:
+            return (ids_N == 17).double()[None] * 50
+
+    assert chosen(Favourite(5, PROMPT), torch.zeros(1, 40), 1.0) == [17]

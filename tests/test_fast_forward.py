@@ -210,6 +210,33 @@ def test_a_head_drafts_what_it_drafts_in_eager_code() -> None:
     close(states[0].states_RH, states[1].states_RH)
 
 
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_head_reads_the_rows_that_were_accepted(fast: bool, parts: int) -> None:
+    """Of the features of a verified tree, when they are digested at once and when others wait with them."""
+    from decoding.drafters.eagle import EagleDrafter
+    from decoding.noise import NoiseStream
+
+    target, ids = fast_target(), tokens_of(8, 12)
+    drafter = fast_eagle(target)
+    if not fast:
+        drafter = EagleDrafter(drafter.head, target.embeddings, target.device, target.dtype, beam_width=3)
+    features = target.forward(ids[:-1], target.new_cache()).features_RF
+    assert features is not None
+    rows, trees = [0, 2, 3, 6], []
+    for whole in (True, False):
+        state = drafter.start(NoiseStream(0, ids), 0.0, len(ids))
+        state.ingest(ids[:1], None)
+        for part in range(parts):
+            tokens = ids[1 + 4 * part : 5 + 4 * part]
+            state.ingest(tokens, *((features, rows) if whole else (features[rows], None)))
+        trees.append(state.begin())
+        for _ in range(2):
+            assert state.extend()
+    assert trees[0].tokens == trees[1].tokens
+    assert trees[0].scores == trees[1].scores
+
+
 def test_the_cache_of_a_stack_is_for_its_sizes_alone() -> None:
     """`keep` moves rows forward over each other, in every layer and head."""
     target = fast_target()

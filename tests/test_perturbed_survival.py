@@ -166,3 +166,15 @@ def test_other_noise_is_asked_itself() -> None:
         torch.zeros(1, 30), 1, Favourite(0, [1]), 0, torch.arange(30), width=1, fast=True
     )
     assert survival.columns == [17]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_level_has_its_own_scale(temperature: float) -> None:
+    """The last one's, where there are fewer."""
+    scales = (LevelScale(1.5, 0.9), LevelScale(0.7, 0.6), LevelScale(1.0, 0.3))
+    scorer, logits_RV = Scorer(temperature, scales), torch.zeros(1, 9)
+    for depth, scale in enumerate((*scales, scales[-1]), start=1):
+        noise = NoiseStream(7, PROMPT)
+        survival = scorer.survival(logits_RV, depth, noise, 4, torch.arange(9), width=2, fast=True)
+        alone = Scorer(temperature, (scale,)).log_survival(logits_RV, 1, noise, 4, torch.arange(9))
+        torch.testing.assert_close(survival.row(0).double(), alone[0].double(), rtol=0, atol=1e-5)

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.attention_mask import additive_mask, array_of, tree_attention_mask
+from decoding.drafters.beam import Beam
+from decoding.survival import TensorSurvival
 from decoding.tree import DraftTree
 
 SCORES = st.one_of(
@@ -77,6 +79,14 @@ def test_equal_scores_select_in_level_order() -> None:
     tree.add_level([3, 4, 5], [2, 1, 1], [-1.0, -1.0, -1.0])
     assert tree.ranked() == [1, 2, 3, 4, 5]
     assert tree.select(3).tokens == [0, 1, 2, 3]
+
+
+def test_of_equal_nodes_the_first_of_the_level_are_grown_from() -> None:
+    beam = Beam(0, 2)
+    for _ in range(2):
+        beam.grow(TensorSurvival(torch.zeros(len(beam.frontier), 5), 2))
+    assert beam.tree.parents == [-1, 0, 0, 1, 1, 2, 2]
+    assert (beam.frontier, beam.parent_rows) == ([3, 4], [0, 0])
 
 
 @given(trees(), st.integers(0, 30))
