@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable
 from dataclasses import dataclass
 
-from decoding.controller import PlainController, RootChoice
+import torch
+
+from decoding.controller import RootChoice
 from decoding.drafters.base import Drafter
-from decoding.drafters.ngram import NgramDrafter
 from decoding.noise import NoiseStream
-from decoding.sampling import Sampling
-from decoding.session import Session
+from decoding.sampling import Sampling, TokenChooser
+from decoding.session import check_prompt
 from decoding.target import TargetModel
 from decoding.together import Job, Worker, run_together
-from decoding.traces import Position, record_text
+from decoding.traces import NO_LAW, Position, TargetRows, laws_of_rows, record_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,28 +85,53 @@ def _recorded(
     recording: Recording,
 ) -> Recorded:
     mine, ids = worker.target(target), list(prompt.token_ids)
+    noise = NoiseStream(recording.seed, ids)
     try:
-        session = Session(
-            mine,
-            NgramDrafter(),  # plain decoding drafts nothing, and this one costs nothing
-            ids,
-            max_new_tokens=recording.max_new_tokens,
-            end_ids=end_ids,
-            sampling=recording.sampling,
-            seed=recording.seed,
-        )
-        for _ in session.run(PlainController()):
-            pass
+        check_prompt(ids, mine, recording.max_new_tokens)
+        text_ids, rows = _decoded(mine, ids, TokenChooser(recording.sampling, noise), end_ids, recording)
     except ValueError as error:
         raise ValueError(f"question {prompt.question_id!r}: {error}") from None
     positions = record_text(
         mine,
         worker.drafter(drafter),
         ids,
-        session.generated,
+        text_ids,
         draft_depth=recording.draft_depth,
         temperature=recording.sampling.temperature,
-        noise=NoiseStream(recording.seed, ids),
+        noise=noise,
         choices=recording.choices,
+        rows=rows,
     )
-    return Recorded(prompt, session.generated, list(positions))
+    return Recorded(prompt, text_ids, list(positions))
+
+
+@torch.inference_mode()
+def _decoded(
+    target: TargetModel,
+    prompt_ids: list[int],
+    chooser: TokenChooser,
+    end_ids: Collection[int],
+    recording: Recording,
+) -> tuple[list[int], TargetRows]:
+    """The text of a plain session, and what the target computed on its way: a second pass over the text would
+    cost as much again."""
+    cache, committed = target.new_cache(), list(prompt_ids)
+    limit = min(len(prompt_ids) + recording.max_new_tokens, target.context_limit)
+    features: list[torch.Tensor] = []
+    laws = []
+    if len(prompt_ids) > 1:
+        output = target.forward(prompt_ids[:-1], cache, last_logits_only=True)
+        laws += laws_of_rows(output.logits_RV[-1:])
+        features += [] if output.features_RF is None else [output.features_RF]
+    else:
+        laws.append(NO_LAW)
+    while True:
+        output = target.forward(committed[-1:], cache)
+        index = len(committed) - len(prompt_ids)
+        committed += chooser.choose(output.logits_RV, [index], [committed], best=output.best)
+        features += [] if output.features_RF is None else [output.features_RF]
+        if len(committed) >= limit or committed[-1] in end_ids:
+            break
+        laws += laws_of_rows(output.logits_RV)
+    rows = TargetRows(torch.cat(features) if features else None, laws)
+    return committed[len(prompt_ids) :], rows

@@ -134,7 +134,6 @@ def run_together(jobs: Iterable[Job[Result]], most: int) -> Generator[Result, No
                 return
             if len(waiting) == len(live):
                 _serve(waiting)
-                waiting.clear()
             said = inbox.get()
             if isinstance(said, _Waiting):
                 waiting[said.worker] = said
@@ -151,18 +150,19 @@ def run_together(jobs: Iterable[Job[Result]], most: int) -> Generator[Result, No
 
 
 def _serve(waiting: dict[Worker, _Waiting]) -> None:
-    """Run what the workers wait for, stack by stack, and tell them."""
+    """Run what most workers wait for, a single stack, and tell them. The others wait on: until more of them
+    want the same, so that few forwards are of few rows."""
     by_stack: dict[int, list[_Waiting]] = {}
     for one in sorted(waiting.values(), key=lambda one: one.worker.number):
         by_stack.setdefault(id(one.fast), []).append(one)
-    for asked in by_stack.values():
-        lot: list[_Waiting] = []
-        for one in asked:
-            if lot and sum(len(other.rows) for other in lot) + len(one.rows) > MOST_ROWS:
-                _run_lot(lot)
-                lot = []
-            lot.append(one)
-        _run_lot(lot)
+    lot: list[_Waiting] = []
+    for one in max(by_stack.values(), key=len):
+        del waiting[one.worker]
+        if lot and sum(len(other.rows) for other in lot) + len(one.rows) > MOST_ROWS:
+            _run_lot(lot)
+            lot = []
+        lot.append(one)
+    _run_lot(lot)
 
 
 def _run_lot(lot: list[_Waiting]) -> None:

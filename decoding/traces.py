@@ -9,6 +9,7 @@ Legend: R rows, F width of the target's fused features, V vocabulary (the drafte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -52,6 +53,22 @@ class OnPath:
     def top_probability(self) -> float:
         """Survival of the row's best token."""
         return float(self.survival_V.max().exp())
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRows:
+    """What the target computed over a text.
+
+    Attributes:
+        features_RF: of every token but the last; None where it captures no layers.
+        laws: (entropy, margin) of the law that drew each root, from the prompt's last token on.
+    """
+
+    features_RF: torch.Tensor | None
+    laws: list[tuple[float, float]]
+
+
+NO_LAW = (math.nan, math.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +148,7 @@ def record_text(
     noise: NoiseStream,
     keep_rows: bool = False,
     choices: Sequence[RootChoice] = (RootChoice.ALL,),
+    rows: TargetRows | None = None,
 ) -> Iterator[Position]:
     """Draft at every position of a text that `noise` and the target gave.
 
@@ -139,6 +157,7 @@ def record_text(
         noise: of (seed, prompt): what the scores are computed with.
         keep_rows: fill `Position.on_path`.
         choices: what to draft with, a `Position` each, in this order.
+        rows: the target's over this text, where somebody has them; None = compute them.
 
     Raises:
         ValueError: the target does not capture the layers that the drafter reads, or the drafter offers
@@ -156,12 +175,13 @@ def record_text(
         if choice == RootChoice.PLAIN or choice not in state.root_choices:
             offered = ", ".join(one.name for one in state.root_choices if one != RootChoice.PLAIN)
             raise ValueError(f"drafter {drafter.name} does not draft with {choice!r}, it offers {offered}")
-    features_RF, stats = _target_rows(target, committed[:-1], start - 1)
+    rows = rows or _target_rows(target, committed[:-1], start - 1)
+    features_RF = rows.features_RF
     state.ingest(committed[:1], None)
     state.ingest(committed[1:start], None if features_RF is None else features_RF[: start - 1])
     for place in range(start, len(committed)):
         known = committed[place:]
-        entropy, margin = stats[place - start]
+        entropy, margin = rows.laws[place - start]
         for choice in choices:
             tree, on_path = _draft(state, choice, draft_depth, known, keep_rows)
             yield Position(
@@ -231,22 +251,25 @@ def _draft(
 
 
 @torch.inference_mode()
-def _target_rows(
-    target: TargetModel, tokens: Sequence[int], first: int
-) -> tuple[torch.Tensor | None, list[tuple[float, float]]]:
-    """Features (R, F) of every token; from position `first` on (entropy, margin) of the law that drew it."""
+def _target_rows(target: TargetModel, tokens: Sequence[int], first: int) -> TargetRows:
+    """Of a known text: `first` is the position of the first root."""
     cache = target.new_cache()
-    features, stats = [], []
+    features, laws = [], []
     for start in range(0, len(tokens), _MOST_ROWS):
         output = target.forward(tokens[start : start + _MOST_ROWS], cache)
         if output.features_RF is not None:
             features.append(output.features_RF)
         # The prompt's own laws are asked of nobody, and a long prompt has many.
-        log_probs_RV = output.logits_RV[max(0, first - 1 - start) :].float().log_softmax(dim=-1)
-        entropy_R = torch.special.entr(log_probs_RV.exp()).sum(dim=-1)
-        best_R2 = log_probs_RV.topk(2, dim=-1).values
-        pairs = torch.stack([entropy_R, best_R2[:, 0] - best_R2[:, 1]], dim=1).tolist()
-        stats += [tuple(pair) for pair in pairs]
+        laws += laws_of_rows(output.logits_RV[max(0, first - 1 - start) :])
     # The law that drew token i is the one after token i - 1; nothing drew a text's very first token.
-    drawn = stats if first else [(float("nan"), float("nan")), *stats]
-    return (torch.cat(features) if features else None), drawn[: len(tokens) - first]
+    drawn = laws if first else [NO_LAW, *laws]
+    return TargetRows(torch.cat(features) if features else None, drawn[: len(tokens) - first])
+
+
+def laws_of_rows(logits_RV: torch.Tensor) -> list[tuple[float, float]]:
+    """Of each row (entropy, margin) of the distribution at temperature 1, see `Position`."""
+    log_probs_RV = logits_RV.float().log_softmax(dim=-1)
+    entropy_R = torch.special.entr(log_probs_RV.exp()).sum(dim=-1)
+    best_R2 = log_probs_RV.topk(2, dim=-1).values
+    pairs = torch.stack([entropy_R, best_R2[:, 0] - best_R2[:, 1]], dim=1).tolist()
+    return [(entropy, margin) for entropy, margin in pairs]

@@ -1,4 +1,4 @@
-"""Recordings: each text is what it is alone; a folder of them goes on after a kill, and says what is wrong."""
+"""Recordings: each text is what it is alone; a folder of them goes on after a kill, and names faults."""
 
 from __future__ import annotations
 
@@ -78,11 +78,14 @@ def test_each_recording_is_its_own(fast: bool, temperature: float) -> None:
             choices=CHOICES,
         )
         for ours, theirs in zip(one.positions, alone, strict=True):
-            assert ours.tree.scores == theirs.tree.scores
-            assert replace(ours, tree=theirs.tree, root_entropy=0.0, root_margin=0.0) == replace(
-                theirs, root_entropy=0.0, root_margin=0.0
-            )
+            assert (ours.tree.tokens, ours.tree.parents) == (theirs.tree.tokens, theirs.tree.parents)
+            # Natively a row's bits do not depend on how a text is cut into forwards.
+            scores = theirs.tree.scores if fast else pytest.approx(theirs.tree.scores, abs=1e-5)
+            assert ours.tree.scores == scores
+            no_law = replace(theirs, root_entropy=0.0, root_margin=0.0)
+            assert replace(ours, tree=theirs.tree, root_entropy=0.0, root_margin=0.0) == no_law
             assert ours.root_entropy == pytest.approx(theirs.root_entropy, nan_ok=True)
+            assert ours.root_margin == pytest.approx(theirs.root_margin, abs=1e-5, nan_ok=True)
 
 
 def test_a_prompt_that_cannot_be_decoded_is_named() -> None:
