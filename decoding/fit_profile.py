@@ -1,4 +1,4 @@
-"""From measured cycles to a cost profile: regressions through medians, so that a disturbed cycle pulls nothing.
+"""From measured cycles to a cost profile: regressions through medians, which a disturbed cycle does not move.
 
 Legend: N cycles, C coefficients, K contexts, P counts of tokens to digest.
 """
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from decoding.check_profile import spread_of
 from decoding.measure_profile import TimedCycle
 from decoding.piecewise import hat_weights
-from decoding.profile import SOURCES, Conditions, CostProfile, Source, Table
+from decoding.profile import EVERY_ROW_COUNT_TO, SOURCES, Conditions, CostProfile, Table
 
 _FEWEST = 3  # cycles behind any number of a profile
 _DIGEST_TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48)
@@ -127,12 +128,12 @@ def _enough(rows_N: np.ndarray) -> list[int]:
     missing = next(count for count in range(1, 1 << 30) if count not in counts)
     if missing == 1:
         raise ValueError("no plain step was measured: raise profile.rounds")
-    return counts if missing > 17 else [count for count in counts if count < missing]
+    return counts if missing > EVERY_ROW_COUNT_TO else [count for count in counts if count < missing]
 
 
 def _digest_knots(cycles: Sequence[TimedCycle]) -> tuple[int, ...]:
     seen_N = np.array([one.emitted_before for one in _digesting(cycles)] or [1], dtype=float)
-    return tuple([1, *(count for count in covered(seen_N, _DIGEST_TOKENS) if count > 1)])
+    return (1, *(count for count in covered(seen_N, _DIGEST_TOKENS) if count > 1))
 
 
 def _digesting(cycles: Sequence[TimedCycle]) -> list[TimedCycle]:
@@ -187,73 +188,6 @@ def _first_level(
     fitted_C = median_regression(np.concatenate(parts, axis=1), seconds_N)
     first_K = np.interp(contexts, kept, np.maximum(fitted_C[: len(kept)], 0))
     return first_K, np.array([0.0, *np.maximum(fitted_C[len(kept) :], 0)])
-
-
-def predicted_seconds(profile: CostProfile, cycles: Sequence[TimedCycle]) -> np.ndarray:
-    """(N) what the profile says of whole cycles."""
-    return np.array([_predicted(profile, one) for one in cycles])
-
-
-def _predicted(profile: CostProfile, one: TimedCycle) -> float:
-    source: Source = one.source or ("head" if "head" in profile.levels else "lookup")
-    seconds = profile.cycle_seconds(
-        len(one.levels),
-        one.rows - 1,
-        one.record.context_length,
-        one.emitted_before,
-        one.record.emitted,
-        source,
-        one.questions,
-    )
-    return float(seconds)
-
-
-def predictable(profile: CostProfile, one: TimedCycle) -> bool:
-    """Whether the profile has measured what such a cycle is made of."""
-    if one.rows > profile.rows[-1]:
-        return False
-    return one.source is None or len(one.levels) <= len(profile.levels.get(one.source, ()))
-
-
-def spread_of(profile: CostProfile, cycles: Sequence[TimedCycle]) -> dict[str, Table]:
-    """Quartiles of measured / predicted: of each part, for each of its counts."""
-    cycles = [one for one in cycles if predictable(profile, one)]
-    found: dict[str, list[tuple[float, ...]]] = {}
-
-    def add(part: str, measured: Sequence[float], predicted: np.ndarray) -> None:
-        known = predicted > 0
-        ratios = np.asarray(measured)[known] / predicted[known]
-        found.setdefault(part, []).append(_row(np.percentile(ratios, [25, 75]) if len(ratios) else np.ones(2)))
-
-    def contexts(of: Sequence[TimedCycle]) -> np.ndarray:
-        return np.array([one.record.context_length for one in of])
-
-    def emitted(of: Sequence[TimedCycle]) -> np.ndarray:
-        return np.array([one.record.emitted for one in of])
-
-    add("start", [one.start for one in cycles], profile.start_seconds(contexts(cycles)))
-    for name, table in profile.levels.items():
-        source: Source = "head" if name == "head" else "lookup"
-        for level in range(1, len(table) + 1):
-            own = [one for one in cycles if one.source == source and len(one.levels) >= level]
-            before = np.array([one.emitted_before for one in own])
-            add(
-                f"levels of the {source}",
-                [one.levels[level - 1] for one in own],
-                profile.level_seconds(level, contexts(own), before, source),
-            )
-    sizes = np.array([[len(one.levels), one.rows - 1] for one in cycles])
-    selected = profile.selection_seconds(sizes[:, 0], sizes[:, 1])
-    add("selection", [one.record.seconds.select for one in cycles], selected)
-    for count in profile.rows:
-        own = [one for one in cycles if one.rows == count]
-        predicted = profile.verification_seconds(count, contexts(own), emitted(own))
-        add("verification", [one.record.seconds.verify for one in own], predicted)
-    add("commit", [one.record.seconds.commit for one in cycles], profile.commit_seconds(emitted(cycles)))
-    asked = [one for one in cycles if one.questions]
-    per_question = [one.record.seconds.policy / one.questions for one in asked]
-    add("policy", per_question, np.full(len(asked), profile.policy))
-    return {part: tuple(rows) for part, rows in found.items()}
 
 
 def _row(values: np.ndarray) -> tuple[float, ...]:

@@ -30,11 +30,11 @@ Show = Callable[[int, int, str], None]
 
 # Own-written; repeated and cut anywhere it makes prompts of any length in which a lookup finds matches.
 _TEXT = (
-    "The keeper of the lighthouse wrote down the weather every evening, and every morning he read aloud what he "
-    "had written. Wind from the west, four; sea slight; one ship, far out, bound north. When the lamp was lit he "
-    "counted the seconds of its turning, though he had known them for thirty years: one, two, three, four, dark. "
-    "His sister sent him flour, lamp oil and letters. He answered each letter on the day it came, and waited for "
-    "the boat, which came on the first Tuesday of the month unless the sea said no. "
+    "The keeper of the lighthouse wrote down the weather every evening, and every morning he read aloud what "
+    "he had written. Wind from the west, four; sea slight; one ship, far out, bound north. When the lamp was "
+    "lit he counted the seconds of its turning, though he had known them for thirty years: one, two, three, "
+    "four, dark. His sister sent him flour, lamp oil and letters. He answered each on the day it came, and "
+    "waited for the boat, which came on the first Tuesday of the month unless the sea said no. "
 )
 _WARM_UP = 2
 _PROBES = 3
@@ -70,11 +70,20 @@ class TimedCycle:
         return self.record.verification_size + 1
 
 
-class LookupOnly(FixedController):
-    """Drafts with the lookup alone, where a merged drafter offers that."""
+class LookupOnly:
+    """Drafts with the lookup alone, as a merged drafter offers, and verifies `size` of its nodes."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
 
     def wants_draft(self, view: DraftView) -> RootChoice:
         return RootChoice.LOOKUP
+
+    def wants_level(self, view: DraftView) -> bool:
+        return False
+
+    def verification_size(self, view: DraftView) -> int:
+        return self._size
 
 
 class Bench:
@@ -222,7 +231,7 @@ def measure_cycles(
     first = benches[contexts[0]]
     nodes = {depth: first.most_nodes(FixedController(depth, rows[-1])) for depth in range(1, max_depth + 1)}
     merged = isinstance(decoder.drafter, MergedDrafter)
-    lookup_nodes = first.most_nodes(LookupOnly(1, rows[-1])) if merged else 0
+    lookup_nodes = first.most_nodes(LookupOnly(rows[-1])) if merged else 0
     blocks = blocks_of_cycles(contexts, rows, nodes, rounds, rng, lookup_nodes)
     return _measured(benches, blocks, show)
 
@@ -281,5 +290,5 @@ def check_contexts(decoder: SpeculativeDecoder, contexts: Sequence[int]) -> None
 
 
 def _controller(setting: Setting) -> Controller:
-    kind = LookupOnly if setting.lookup else FixedController
-    return kind(max(setting.draft_depth, int(setting.lookup)), max(setting.size, 1))
+    size = max(setting.size, 1)
+    return LookupOnly(size) if setting.lookup else FixedController(setting.draft_depth, size)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from decoding.artifacts import read_json, write_json
 from decoding.piecewise import along
-from decoding.profile_checks import check_numbers, check_table, check_counts, tuples, whole
+from decoding.profile_checks import check_counts, check_numbers, check_table, tuples, whole
 
 SCHEMA_VERSION = 1
 PROFILE_FILE = "profile.json"
@@ -132,8 +132,8 @@ class CostProfile:
     def level_seconds(
         self, level: ArrayLike, context: ArrayLike, emitted_before: ArrayLike = 1, source: Source = "head"
     ) -> np.ndarray:
-        """(N) of draft level `level` >= 1. `emitted_before`: tokens committed since the head last drafted: those
-        of the last cycle, and of all before it back to the last that the head drafted in."""
+        """(N) of draft level `level` >= 1. `emitted_before`: tokens committed since the head last drafted: in
+        the last cycle, and in those before it back to the last that the head drafted in."""
         if source not in self.levels:
             raise ValueError(f"source is {source!r}, the profile has {', '.join(self.levels)}")
         table = self.levels[source]
@@ -155,9 +155,7 @@ class CostProfile:
         base, per_level, per_node = self.selection
         return base + per_level * depth_N + per_node * size_N
 
-    def verification_seconds(
-        self, rows: ArrayLike, context: ArrayLike, emitted: ArrayLike = 1
-    ) -> np.ndarray:
+    def verification_seconds(self, rows: ArrayLike, context: ArrayLike, emitted: ArrayLike = 1) -> np.ndarray:
         """(N) of a target forward over `rows` = size + 1 rows that ends in `emitted` tokens."""
         given = np.broadcast_arrays(
             whole("rows", rows, 1, self.rows[-1]),

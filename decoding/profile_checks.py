@@ -13,7 +13,7 @@ _MOST = 2**31 - 1
 
 
 def whole(name: str, value: ArrayLike, low: int, high: int | None = None) -> np.ndarray:
-    """As an array; ValueError unless whole numbers in low..high, where `high` is the most that was measured."""
+    """As an array; ValueError unless whole numbers in low..high; `high` is the most that was measured."""
     given = np.asarray(value)
     if not np.issubdtype(given.dtype, np.integer):
         raise ValueError(f"{name} is of {given.dtype}, must be whole numbers")

@@ -60,7 +60,7 @@ def blocks_of_cycles(
         lookup_nodes: that a merged drafter's lookup alone proposes.
     """
     fitted, held_out = _split(rows, nodes, rng)
-    blocks = []
+    blocks: list[list[Setting]] = []
     for number in range(rounds):
         for context in contexts:
             cycles = [Setting(context, *_one_of(choices, rng)) for choices in fitted.values()]
