@@ -1,4 +1,4 @@
-"""`train.py profile`: what the parts of a cycle cost on this machine, checked on cycles that were held out."""
+"""`train.py profile`: what the parts of a cycle cost here, checked on cycles that were held out."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ def profile(config: Config, out: Path) -> None:
             rng=np.random.default_rng(seed),
             show=show,
         )
-    fitted = fit_profile(
-        cycles, settings.contexts, fingerprints(decoder), conditions(config, decoder, threads)
-    )
+    about = conditions(config, decoder, threads)
+    fitted = fit_profile(cycles, settings.contexts, fingerprints(decoder), about)
     checked = with_note(fitted, cycles, config, seed)
     checked.save(out)
     print_profile(checked, Console())

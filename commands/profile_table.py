@@ -35,9 +35,8 @@ def _rows(profile: CostProfile) -> list[tuple[str, tuple[float, ...], str]]:
     found = [("before drafting", profile.start, _spread(profile, "start", 0))]
     for source, table in profile.levels.items():
         for level, costs in enumerate(table, start=1):
-            found.append(
-                (f"{source}, level {level}", costs, _spread(profile, f"levels of the {source}", level - 1))
-            )
+            spread = _spread(profile, f"levels of the {source}", level - 1)
+            found.append((f"{source}, level {level}", costs, spread))
     for place, (count, costs) in enumerate(zip(profile.rows, profile.verification, strict=True)):
         name = f"verify {count} row{'s' if count > 1 else ''}"
         found.append((name, costs, _spread(profile, "verification", place)))
@@ -66,10 +65,7 @@ def _lines(profile: CostProfile) -> list[str]:
     share = profile.note.get("disturbed_share", 0)
     if share:
         lines.append(f"Other processes disturbed {share:.0%} of the cycles: profile a quiet machine")
-    names = {
-        "held_out": "all held-out cycles",
-        "held_out_undisturbed": "held-out cycles that nothing disturbed",
-    }
+    names = {"held_out": "all held-out cycles", "held_out_undisturbed": "those that nothing disturbed"}
     lines.extend(_error(names[key], profile.note.get(key)) for key in names)
     return lines
 
