@@ -16,10 +16,11 @@ from decoding.check_profile import profile_error
 from decoding.decoder import SpeculativeDecoder
 from decoding.fit_profile import fit_profile
 from decoding.machine import device_name, use_threads
-from decoding.measure_profile import TimedCycle, check_contexts, measure_cycles
+from decoding.measure_profile import check_contexts, measure_cycles
 from decoding.profile import PROFILE_FILE, Conditions, CostProfile
 from decoding.profile_plan import row_counts
 from decoding.sampling import Sampling
+from decoding.timed_cycle import TimedCycle
 
 
 def profile(config: Config, out: Path) -> None:

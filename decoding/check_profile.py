@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decoding.measure_profile import TimedCycle
 from decoding.profile import CostProfile, Source, Table
+from decoding.timed_cycle import TimedCycle
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from decoding.check_profile import spread_of
-from decoding.measure_profile import TimedCycle
 from decoding.piecewise import hat_weights
 from decoding.profile import EVERY_ROW_COUNT_TO, SOURCES, Conditions, CostProfile, Table
+from decoding.timed_cycle import TimedCycle
 
 _FEWEST = 3  # cycles behind any number of a profile
 _DIGEST_TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48)

@@ -1,7 +1,6 @@
 """Measure what cycles cost: real sessions, driven through depths, sizes and contexts in random order.
 
-Seconds are those of the cycles' own records, so that whatever a cycle meets in life, cold caches too, is in
-them; only a draft's are split among its levels by the times between the session's questions.
+Whatever a cycle meets in life, cold caches too, is in its seconds, see `timed_cycle.py`.
 """
 
 from __future__ import annotations
@@ -9,22 +8,21 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from decoding.controller import Controller, DraftView, FixedController, Question, RootChoice, answer
+from decoding.controller import Controller, DraftView, FixedController, Question, RootChoice
 from decoding.decoder import SpeculativeDecoder
 from decoding.drafters.merged import MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
 from decoding.other_load import OtherLoad
 from decoding.profile import Source
 from decoding.profile_plan import Setting, blocks_of_cycles, contexts_between
-from decoding.records import CycleRecord
 from decoding.sampling import Sampling
 from decoding.session import Session
-from decoding.timing import now
+from decoding.timed_cycle import TimedCycle, timed_cycle
 
 Show = Callable[[int, int, str], None]
 
@@ -40,34 +38,6 @@ _WARM_UP = 2
 _PROBES = 3
 _DISTURBANCE = 0.15  # cores that others may take of those that are measured on
 _ROOM = 40  # tokens: more than any cycle emits
-
-
-@dataclass(frozen=True, slots=True)
-class TimedCycle:
-    """A cycle with what its costs depend on.
-
-    Attributes:
-        emitted_before: tokens committed since the head last drafted.
-        source: what drafted; None = a plain step.
-        start: seconds of draft work before the first question.
-        levels: seconds of each level; these and `start` sum to the record's `draft`.
-        questions: that the controller was asked.
-        held_out: not for the fit.
-        disturbed: other processes took a part of the cores.
-    """
-
-    record: CycleRecord
-    emitted_before: int
-    source: Source | None
-    start: float
-    levels: tuple[float, ...]
-    questions: int
-    held_out: bool = False
-    disturbed: bool = False
-
-    @property
-    def rows(self) -> int:
-        return self.record.verification_size + 1
 
 
 class LookupOnly:
@@ -158,50 +128,6 @@ class Bench:
 def drift(context: int) -> int:
     """Tokens that a session may emit around `context` before it is opened anew."""
     return max(32, context // 4)
-
-
-def timed_cycle(
-    session: Session,
-    controller: Controller,
-    device: torch.device,
-    source_of: Callable[[Question, int], Source],
-    emitted_before: int = 1,
-    held_out: bool = False,
-) -> TimedCycle:
-    """Drive one cycle; the draft's seconds are shared out in proportion to the times between questions.
-
-    `source_of`: what drafts, by the first question and its answer.
-    """
-    cycle = session.cycle()
-    asked: Question | None = None
-    source: Source | None = None
-    reply: int | None = None
-    spans: list[float] = []  # of draft work: before the first question, then each level's, then the ending
-    questions = 0
-    while True:
-        began = now(device)
-        try:
-            question = cycle.send(reply) if reply is not None else next(cycle)
-        except StopIteration as done:
-            record: CycleRecord = done.value
-            break
-        spans.append(now(device) - began)
-        questions += 1
-        reply = answer(controller, question)
-        if asked is None:
-            source = source_of(question, reply)
-        asked = question
-    start, *levels = spans or [1.0]
-    depth = asked.view.tree.height if asked is not None else 0
-    if not depth:
-        return TimedCycle(record, emitted_before, None, record.seconds.draft, (), questions, held_out)
-    if record.draft_depth:
-        levels = [*levels[: depth - 1], sum(levels[depth - 1 :])]  # the ending is the last level's
-    else:
-        levels = [sum(levels) / depth] * depth
-    scale = record.seconds.draft / (start + sum(levels))
-    shared = tuple(seconds * scale for seconds in levels)
-    return TimedCycle(record, emitted_before, source, start * scale, shared, questions, held_out)
 
 
 def measure_cycles(
