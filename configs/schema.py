@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from configs.section import Count, Increasing, Layers, Names, RepoPath, RepoPaths, Section
+from configs.section import Contexts, Count, Increasing, Layers, Names, RepoPath, RepoPaths, Section
 
 
 class ModelSettings(Section):
@@ -245,18 +245,12 @@ class CalibrationSettings(Section):
 class ProfileSettings(Section):
     """Measuring what the parts of a cycle cost: train.py profile."""
 
-    contexts: Annotated[list[Annotated[int, Field(ge=16)]], Field(min_length=1)] = Field(
+    contexts: Contexts = Field(
         [64, 256, 1024, 2048, 4096],
         description="committed tokens to measure at, strictly increasing; costs between are interpolated",
     )
     max_size: int = Field(64, ge=1, le=1024, description="largest verification_size to measure")
     rounds: int = Field(6, ge=3, le=1000, description="cycles of each row count at each context")
-
-    @model_validator(mode="after")
-    def _contexts_ascend(self) -> "ProfileSettings":
-        if any(low >= high for low, high in pairwise(self.contexts)):
-            raise ValueError(f"contexts must be strictly increasing, e.g. {sorted(set(self.contexts))}")
-        return self
 
 
 class Config(Section):

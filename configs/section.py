@@ -51,6 +51,9 @@ RepoPaths = Annotated[
 Increasing = Annotated[
     list[Annotated[int, Field(ge=1, le=1024)]], Field(min_length=1), AfterValidator(_strictly_increasing)
 ]
+Contexts = Annotated[
+    list[Annotated[int, Field(ge=16, le=2**20)]], Field(min_length=1), AfterValidator(_strictly_increasing)
+]
 Names = Annotated[list[str], Field(min_length=1)]
 Layers = Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=4)]
 Count = Annotated[int, Field(ge=1)]

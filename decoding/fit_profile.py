@@ -28,7 +28,10 @@ def median_regression(design_NC: np.ndarray, seconds_N: np.ndarray) -> np.ndarra
     coefficients_C = np.zeros(design_NC.shape[1])
     for _ in range(50):
         scaled = np.sqrt(weights_N)
+        before_C = coefficients_C
         coefficients_C = np.linalg.lstsq(design_NC * scaled[:, None], seconds_N * scaled, rcond=None)[0]
+        if np.abs(coefficients_C - before_C).max() < floor:
+            break
         weights_N = 1 / np.maximum(np.abs(seconds_N - design_NC @ coefficients_C), floor)
     return coefficients_C
 
@@ -38,8 +41,8 @@ def along_knots(at: ArrayLike, seconds: ArrayLike, knots: Sequence[int]) -> np.n
     the others. ValueError if there are no values."""
     at_N, seconds_N = np.asarray(at, dtype=float), np.asarray(seconds, dtype=float)
     kept = covered(at_N, knots)
-    at_N = np.minimum(at_N, kept[-1]) if len(kept) > 1 else at_N
-    fitted_K = np.maximum(median_regression(hat_weights(at_N, kept), seconds_N), 0)
+    # A session's contexts lie around a knot, so that beyond the outer ones too the lines go on.
+    fitted_K = np.maximum(median_regression(hat_weights(at_N, kept, below=True), seconds_N), 0)
     return np.interp(knots, kept, fitted_K)
 
 
@@ -110,12 +113,12 @@ def _verification(
     counts = _enough(rows_N)
     chosen = [rows_N == count for count in counts]
     per_token, table = 0.0, np.zeros((len(counts), len(contexts)))
-    for _ in range(4):  # each in turn, given the other
+    for _ in range(15):  # each in turn, given the other
         left_N = seconds_N - per_token * further_N
         table = np.array([along_knots(context_N[own_N], left_N[own_N], contexts) for own_N in chosen])
         slopes = []
         for own_N, row_K in zip(chosen, table, strict=True):
-            rest_N = seconds_N[own_N] - np.interp(context_N[own_N], contexts, row_K)
+            rest_N = seconds_N[own_N] - hat_weights(context_N[own_N], contexts, below=True) @ row_K
             slopes.append((rest_N, further_N[own_N]))
         rest_N, over_N = (np.concatenate(parts) for parts in zip(*slopes, strict=True))
         per_token = max(float(median_regression(over_N[:, None], rest_N)[0]), 0.0)
@@ -183,8 +186,7 @@ def _first_level(
     context_N = np.array([one.record.context_length for one in cycles], dtype=float)
     before_N = np.array([one.emitted_before for one in cycles], dtype=float)
     kept = covered(context_N, contexts)
-    inside_N = np.minimum(context_N, kept[-1]) if len(kept) > 1 else context_N
-    parts = [hat_weights(inside_N, kept), hat_weights(before_N, tokens)[:, 1:]]
+    parts = [hat_weights(context_N, kept, below=True), hat_weights(before_N, tokens)[:, 1:]]
     fitted_C = median_regression(np.concatenate(parts, axis=1), seconds_N)
     first_K = np.interp(contexts, kept, np.maximum(fitted_C[: len(kept)], 0))
     return first_K, np.array([0.0, *np.maximum(fitted_C[len(kept) :], 0)])

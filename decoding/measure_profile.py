@@ -89,7 +89,7 @@ class Bench:
         return max(self.cycle(controller).record.verification_size for _ in range(_PROBES))
 
     def _open(self) -> Session:
-        ids = self._decoder.encode(_TEXT)
+        ids = self._decoder.encode(_TEXT)[: max(self._first // 2, 1)]  # repeated in the shortest prompt too
         start = int(self._rng.integers(len(ids)))
         repeats = -(-(start + self._first) // len(ids))
         prompt = (ids * repeats)[start : start + self._first]
@@ -157,8 +157,7 @@ def measure_cycles(
     first = benches[contexts[0]]
     nodes = {depth: first.most_nodes(FixedController(depth, rows[-1])) for depth in range(1, max_depth + 1)}
     merged = isinstance(decoder.drafter, MergedDrafter)
-    lookup_nodes = first.most_nodes(LookupOnly(rows[-1])) if merged else 0
-    blocks = blocks_of_cycles(contexts, rows, nodes, rounds, rng, lookup_nodes)
+    blocks = blocks_of_cycles(contexts, rows, nodes, rounds, rng, with_lookup=merged)
     return _measured(benches, blocks, show)
 
 

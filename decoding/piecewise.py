@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 
-def hat_weights(values: ArrayLike, knots: Sequence[int]) -> np.ndarray:
-    """(N, K) weights, rows summing to 1, of linear interpolation between ascending `knots` (K). Values below
-    the first are taken for it; above the last the last slope goes on."""
+def hat_weights(values: ArrayLike, knots: Sequence[int], below: bool = False) -> np.ndarray:
+    """(N, K) weights, rows summing to 1, of linear interpolation between ascending `knots` (K). Above
+    the last the last slope goes on, and `below` the first the first; else these are taken for the first."""
     values_N, knots_K = np.asarray(values, dtype=float).ravel(), np.asarray(knots, dtype=float)
     weights_NK = np.zeros((len(values_N), len(knots_K)))
     every = np.arange(len(values_N))
@@ -22,7 +22,7 @@ def hat_weights(values: ArrayLike, knots: Sequence[int]) -> np.ndarray:
         return weights_NK
     place_N = np.clip(np.searchsorted(knots_K, values_N, side="right") - 1, 0, len(knots_K) - 2)
     share_N = (values_N - knots_K[place_N]) / (knots_K[place_N + 1] - knots_K[place_N])
-    share_N = np.maximum(share_N, 0)
+    share_N = share_N if below else np.maximum(share_N, 0)
     weights_NK[every, place_N], weights_NK[every, place_N + 1] = 1 - share_N, share_N
     return weights_NK
 

@@ -14,6 +14,7 @@ from decoding.profile import EVERY_ROW_COUNT_TO
 _FEWER_ROWS = (20, *(base << shift for shift in range(8) for base in (24, 32)))
 _BLOCK = 8  # cycles at one context before another takes over
 _HELD_OUT_PER_ROUND = 10
+_LOOKUPS_PER_ROUND = 4
 _BURSTS = (3, 6, 12, 24)  # plain steps before a draft: what the head then digests at once
 
 
@@ -46,7 +47,7 @@ def blocks_of_cycles(
     nodes: Mapping[int, int],
     rounds: int,
     rng: np.random.Generator,
-    lookup_nodes: int = 0,
+    with_lookup: bool = False,
 ) -> list[list[Setting]]:
     """Blocks in random order, each of cycles at one context.
 
@@ -57,16 +58,16 @@ def blocks_of_cycles(
     Args:
         nodes: that a draft of each depth >= 1 has.
         rounds: how often.
-        lookup_nodes: that a merged drafter's lookup alone proposes.
+        with_lookup: a merged drafter's lookup is measured alone as well.
     """
     fitted, held_out = _split(rows, nodes, rng)
     blocks: list[list[Setting]] = []
     for number in range(rounds):
         for context in contexts:
             cycles = [Setting(context, *_one_of(choices, rng)) for choices in fitted.values()]
+            if with_lookup:
+                cycles.extend([Setting(context, 0, rows[-1] - 1, lookup=True)] * _LOOKUPS_PER_ROUND)
             cycles = [cycles[place] for place in rng.permutation(len(cycles))]
-            if lookup_nodes:
-                cycles.extend(Setting(context, 0, lookup_nodes, lookup=True) for _ in range(2))
             plain = [Setting(context, 0, 0)] * _BURSTS[number % len(_BURSTS)]
             blocks.extend(_pieces(cycles))
             blocks.append([*plain, Setting(context, 1, 1)])

@@ -101,7 +101,10 @@ BAD: list[tuple[Any, str]] = [
     (changed(digest_tokens=[2, 3]), "digest_tokens begins with 2, must begin with 1"),
     (changed(fingerprints={"target": "a"}), "fingerprints are of target, must be of target, drafter"),
     (changed(conditions={"device": "x"}), "cannot be used"),
-    (changed(conditions={**small_profile().to_json()["conditions"], "threads": 0}), "threads is [0], must be"),
+    (
+        changed(conditions={**small_profile().to_json()["conditions"], "threads": 0}),
+        "threads is [0], must be",
+    ),
 ]
 
 
