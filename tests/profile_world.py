@@ -1,5 +1,5 @@
-"""A profile made by hand, and worlds in which what everything costs is known: made-up cycles, and a clock that
-real sessions move on by what their work is said to cost."""
+"""A profile made by hand, and worlds in which all costs are known: made-up cycles, and a clock that real
+sessions move on by what their work is said to cost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def small_profile() -> CostProfile:
 
 
 def law_of_rows(rows: int, context: int) -> float:
-    """Seconds of a verification: 2 rows cost more than 8, and context costs more where there are more rows."""
+    """Seconds of a verification: 2 rows cost more than 8, and context costs more where rows are many."""
     return 0.01 + 0.001 * rows + (0.02 if rows == 2 else 0.0) + 1e-6 * rows * context
 
 

@@ -174,7 +174,7 @@ def verified(profile: CostProfile, rows: int, context: int) -> float:
 
 @given(profiles(), st.data())
 def test_a_cycle_is_the_sum_of_its_parts_in_a_plain_loop(profile: CostProfile, data: st.DataObject) -> None:
-    source: Source = data.draw(st.sampled_from(sorted(profile.levels)))  # type: ignore[arg-type]
+    source: Source = data.draw(st.sampled_from(sorted(profile.levels)))
     number = data.draw(st.integers(1, 4))
 
     def some(low: int, high: int) -> list[int]:
@@ -182,7 +182,8 @@ def test_a_cycle_is_the_sum_of_its_parts_in_a_plain_loop(profile: CostProfile, d
 
     depths, sizes = some(0, len(profile.levels[source])), some(0, profile.max_size)
     contexts, befores, emitted = some(1, 9000), some(1, 90), some(1, 9)
-    got = profile.cycle_seconds(*map(np.array, (depths, sizes, contexts, befores, emitted)), source)
+    depth_N, size_N, context_N = map(np.array, (depths, sizes, contexts))
+    got = profile.cycle_seconds(depth_N, size_N, context_N, np.array(befores), np.array(emitted), source)
     for place, (depth, size, context) in enumerate(zip(depths, sizes, contexts, strict=True)):
         want = line(profile.start, profile.contexts, context)
         for level in range(depth):
@@ -229,7 +230,7 @@ def test_arrays_broadcast_and_numbers_are_numbers() -> None:
     ],
 )
 def test_what_was_not_measured_is_refused_in_one_line(ask: Any, says: str) -> None:
-    with pytest.raises(ValueError, match="must be|the profile has") as caught:
+    with pytest.raises(ValueError, match=r"must be|the profile has") as caught:
         ask(small_profile())
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
