@@ -181,15 +181,15 @@ def test_a_cycle_is_the_sum_of_its_parts_in_a_plain_loop(profile: CostProfile, d
         return data.draw(st.lists(st.integers(low, high), min_size=number, max_size=number))
 
     depths, sizes = some(0, len(profile.levels[source])), some(0, profile.max_size)
-    contexts, befores, emitted = some(1, 9000), some(1, 90), some(1, 9)
+    contexts, before, emitted = some(1, 9000), some(1, 90), some(1, 9)
     depth_N, size_N, context_N = map(np.array, (depths, sizes, contexts))
-    got = profile.cycle_seconds(depth_N, size_N, context_N, np.array(befores), np.array(emitted), source)
+    got = profile.cycle_seconds(depth_N, size_N, context_N, np.array(before), np.array(emitted), source)
     for place, (depth, size, context) in enumerate(zip(depths, sizes, contexts, strict=True)):
         want = line(profile.start, profile.contexts, context)
         for level in range(depth):
             want += line(profile.levels[source][level], profile.contexts, context)
             if level == 0 and source == "head":
-                want += line(profile.digest, profile.digest_tokens, befores[place])
+                want += line(profile.digest, profile.digest_tokens, before[place])
         want += profile.selection[0] + profile.selection[1] * depth + profile.selection[2] * size
         want += verified(profile, size + 1, context) + profile.verification_token * (emitted[place] - 1)
         want += profile.commit[0] + profile.commit[1] * (emitted[place] - 1)
