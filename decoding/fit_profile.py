@@ -5,6 +5,7 @@ Legend: N cycles, C coefficients, K contexts, P counts of tokens to digest.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -69,7 +70,7 @@ def fit_profile(
 
     ValueError if too few of them are of one row.
     """
-    used = [cycle for cycle in cycles if not cycle.held_out]
+    used = without_disturbed([cycle for cycle in cycles if not cycle.held_out], contexts)
     tokens = _digest_knots(used)
     levels, digest = _levels(used, contexts, tokens)
     rows, table, per_token = _verification(used, contexts)
@@ -100,6 +101,16 @@ def fit_profile(
         note=dict(note or {}),
     )
     return replace(profile, spread=spread_of(profile, used))
+
+
+def without_disturbed(cycles: Sequence[TimedCycle], contexts: Sequence[int]) -> list[TimedCycle]:
+    """The cycles that nothing disturbed, and the others only where too few of these are left of a row count
+    near a context."""
+    ratios_NK = np.abs(np.log([[one.record.context_length / knot for knot in contexts] for one in cycles]))
+    cells = [(one.rows, int(nearest)) for one, nearest in zip(cycles, ratios_NK.argmin(axis=1), strict=True)]
+    calm = Counter(cell for one, cell in zip(cycles, cells, strict=True) if not one.disturbed)
+    pairs = zip(cycles, cells, strict=True)
+    return [one for one, cell in pairs if not one.disturbed or calm[cell] < _FEWEST]
 
 
 def _verification(

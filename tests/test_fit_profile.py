@@ -87,6 +87,16 @@ def test_held_out_cycles_leave_the_fit_as_it_is() -> None:
     assert fitted([*strange, *seen]) == fitted(seen)
 
 
+def test_disturbed_cycles_count_only_where_there_are_too_few_others() -> None:
+    seen = made_up_cycles(np.random.default_rng(5), CONTEXTS, most_rows=4)
+    slow = [made_up_cycle(1, 3, 400, 1, 1, slow=2, disturbed=True) for _ in range(99)]
+    assert fitted([*seen, *slow]) == fitted(seen)
+    rare = [made_up_cycle(1, 5, context, 1, 1, slow=2, disturbed=True) for context in CONTEXTS * 3]
+    profile = fitted([*seen, *rare])
+    assert profile.rows[-1] == 5
+    assert profile.verification_seconds(5, 400) == pytest.approx(2 * law_of_rows(5, 400), rel=0.01)
+
+
 def test_the_spread_is_that_of_the_cycles() -> None:
     calm = fitted(made_up_cycles(np.random.default_rng(6), CONTEXTS))
     rough = fitted(made_up_cycles(np.random.default_rng(6), CONTEXTS, slow_share=0.4))
