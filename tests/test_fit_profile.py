@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from decoding.check_profile import predictable, predicted_seconds, profile_error
+from decoding.check_profile import predictable, predicted_seconds, profile_error, spread_of
 from decoding.fit_profile import along_knots, fit_profile, median_regression
 from decoding.profile import CostProfile
 from decoding.timed_cycle import TimedCycle
@@ -111,6 +111,15 @@ def test_the_spread_is_that_of_the_cycles() -> None:
     assert [len(calm.spread[part]) for part in ("levels of the head", "verification")] == [4, 18]
     assert max(high for _, high in calm.spread["verification"]) < 1.02
     assert max(high for _, high in rough.spread["verification"]) > 1.5
+
+
+def test_a_spread_is_measured_over_predicted() -> None:
+    cycles = made_up_cycles(np.random.default_rng(6), CONTEXTS)
+    slow = [made_up_cycle(2, 4, 400, 1, 1, slow=1.5) for _ in range(9)]
+    spread = spread_of(fitted(cycles), slow)
+    assert spread["verification"][3] == pytest.approx((1.5, 1.5), rel=0.01)
+    assert spread["levels of the head"][1] == pytest.approx((1.5, 1.5), rel=0.01)
+    assert spread["policy"][0] == pytest.approx((1.5, 1.5), rel=0.01)
 
 
 def test_row_counts_seen_too_rarely_are_left_out_with_all_above() -> None:
