@@ -1,8 +1,8 @@
-"""Let a target write texts, train a draft head on them, calibrate its scores, record traces, train the
-policies, export them for the decoder.
+"""Let a target write texts, train a draft head on them, calibrate its scores, profile the machine, record
+traces, train the policies, export them for the decoder.
 
-`python train.py {texts,drafter,calibrate,traces,policy,export} --config C [--set a.b=v] --out DIR`. All but
-`calibrate` go on after a kill; that one takes minutes and begins again.
+`python train.py {texts,drafter,calibrate,profile,traces,policy,export} --config C [--set a.b=v] --out DIR`.
+All but `calibrate` and `profile` go on after a kill; these take minutes and begin again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from configs.command import add_flags, exit_code, read_config
@@ -20,11 +21,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 2 and one line for a user's mistake."""
     parser = argparse.ArgumentParser(prog="train.py", description=__doc__, allow_abbrev=False)
     parser.add_argument(
-        "what", choices=["texts", "drafter", "calibrate", "traces", "policy", "export"], help="what to do"
+        "what",
+        choices=["texts", "drafter", "calibrate", "profile", "traces", "policy", "export"],
+        help="what to do",
     )
     add_flags(parser)
     options = parser.parse_args(arguments)
-    return exit_code(lambda: _run(options.what, read_config(options), options.out))
+    command = partial(_run_named, options)
+    if options.what in _BEGIN_AGAIN:
+        return exit_code(command, interrupted=f"nothing was written: {options.what} begins again")
+    return exit_code(command)
+
+
+_BEGIN_AGAIN = ("calibrate", "profile")
+
+
+def _run_named(options: argparse.Namespace) -> None:
+    _run(options.what, read_config(options), options.out)
 
 
 def _run(what: str, config: Config, out: Path) -> None:
@@ -45,6 +58,10 @@ def _run(what: str, config: Config, out: Path) -> None:
         from commands.traces import record_traces
 
         record_traces(config, out)
+    elif what == "profile":
+        from commands.profile import profile
+
+        profile(config, out)
     elif what == "policy":
         from commands.policy import train_policy
 

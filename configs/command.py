@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from configs.loading import load_config
-from configs.schema import REPO_ROOT, Config
+from configs.schema import Config
+from configs.section import REPO_ROOT
 
 MISTAKE = 2
 INTERRUPTED = 130

@@ -7,72 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
-REPO_ROOT = Path(__file__).resolve().parent.parent
-
-
-def _from_repo_root(value: Any) -> Any:
-    """Anchor a relative path at the checkout, so that a run does not depend on the folder it starts from."""
-    if value is None:
-        return value  # for the keys where null means none
-    if not isinstance(value, str | Path) or not str(value):
-        raise ValueError("must be a path")
-    return (REPO_ROOT / Path(value).expanduser()).resolve()
-
-
-def _one_or_more(value: Any) -> Any:
-    """A path or a list of paths; as one validator, since a union's messages name its alternatives' types."""
-    if not isinstance(value, list):
-        return _from_repo_root(value)
-    if not value or None in value:
-        raise ValueError("must be a path, or a list of at least one")
-    return [_from_repo_root(item) for item in value]
-
-
-def _all_as_written(paths: Path | list[Path]) -> str | list[str]:
-    return [_as_written(path) for path in paths] if isinstance(paths, list) else _as_written(paths)
-
-
-def _as_written(path: Path) -> str:
-    """The inverse, for dumps and reports: a path inside the checkout says nothing about the machine."""
-    return str(path.relative_to(REPO_ROOT) if path.is_relative_to(REPO_ROOT) else path)
-
-
-def _strictly_increasing(values: list[int]) -> list[int]:
-    if any(low >= high for low, high in pairwise(values)):
-        raise ValueError(f"must be strictly increasing, e.g. {sorted(set(values))}")
-    return values
-
-
-RepoPath = Annotated[Path, BeforeValidator(_from_repo_root), PlainSerializer(_as_written, when_used="json")]
-RepoPaths = Annotated[
-    Path | list[Path],
-    BeforeValidator(_one_or_more),
-    PlainSerializer(_all_as_written, when_used="json"),
-]
-Increasing = Annotated[
-    list[Annotated[int, Field(ge=1, le=1024)]], Field(min_length=1), AfterValidator(_strictly_increasing)
-]
-Names = Annotated[list[str], Field(min_length=1)]
-Layers = Annotated[list[Annotated[int, Field(ge=1, le=4096)]], Field(min_length=1, max_length=4)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """Base of every section. Strict: the text "8" or the flag `true` is not the number 8 or 1."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
-    )
+from configs.section import Contexts, Count, Increasing, Layers, Names, RepoPath, RepoPaths, Section
 
 
 class ModelSettings(Section):
@@ -297,7 +234,7 @@ class TraceSettings(Section):
     prompts: Count | None = Field(None, description="at most so many; null takes all")
     max_new_tokens: int = Field(128, ge=1, description="tokens decoded for a prompt")
     draft_depth: int = Field(6, ge=1, le=32, description="levels drafted at every position")
-    batch: int = Field(16, ge=1, le=128, description="texts at a time, on the fast path")
+    batch: int = Field(32, ge=1, le=128, description="texts at a time, on the fast path")
 
 
 class CalibrationSettings(Section):
@@ -323,6 +260,17 @@ class CalibrationSettings(Section):
         return self
 
 
+class ProfileSettings(Section):
+    """Measuring what the parts of a cycle cost: train.py profile."""
+
+    contexts: Contexts = Field(
+        [64, 256, 1024, 2048, 4096],
+        description="committed tokens to measure at, strictly increasing; costs between are interpolated",
+    )
+    max_size: int = Field(64, ge=1, le=1024, description="largest verification_size to measure")
+    rounds: int = Field(6, ge=3, le=1000, description="cycles of each row count at each context")
+
+
 class Config(Section):
     """A whole run. `seed` and `threads` are null for "choose"; what was chosen is printed and recorded."""
 
@@ -342,6 +290,7 @@ class Config(Section):
     calibration: CalibrationSettings = Field(
         default_factory=CalibrationSettings, description="train.py calibrate"
     )
+    profile: ProfileSettings = Field(default_factory=ProfileSettings, description="train.py profile")
 
     @model_validator(mode="after")
     def _depths_can_be_drafted(self) -> "Config":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import threading
+from pathlib import Path
 
 import torch
 
@@ -97,3 +99,19 @@ def cpu_has_bfloat16() -> bool:
     """Whether this CPU has bf16 dot products (avx512_bf16 or AMX); without them bf16 is emulated and slow."""
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(check() for name in checks if (check := getattr(torch.cpu, name, None)))
+
+
+def device_name(device: torch.device) -> str:
+    """What computes: the GPU's name, or the processor's."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+
+
+def cpu_name() -> str:
+    """The processor's name, as far as the system knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    # On ARM the kernel gives no name, and elsewhere platform may know as little.
+    return (named[0] if named else "") or platform.processor() or platform.machine() or "unknown"

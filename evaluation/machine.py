@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import platform
 from importlib import metadata
-from pathlib import Path
 
 import torch
 
+from decoding.machine import cpu_name
 from evaluation.schema import Machine
 
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "gymnasium", "stable-baselines3", "safetensors")
@@ -21,7 +21,7 @@ def machine_info(device: torch.device | None = None) -> Machine:
         gpu = torch.cuda.get_device_name(device)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Machine(
-        cpu=_cpu_name(), cores=cores, threads=torch.get_num_threads(), gpu=gpu, platform=platform.platform()
+        cpu=cpu_name(), cores=cores, threads=torch.get_num_threads(), gpu=gpu, platform=platform.platform()
     )
 
 
@@ -34,13 +34,3 @@ def versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             found[name] = None
     return found
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    # On ARM the kernel gives no name, and elsewhere platform may know as little.
-    return (named[0] if named else "") or platform.processor() or platform.machine() or "unknown"

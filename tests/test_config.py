@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from configs import Config, ConfigError, dump_config, load_config
-from configs.schema import REPO_ROOT
+from configs.section import REPO_ROOT
 
 CONFIGS = REPO_ROOT / "configs"
 DEFAULT = CONFIGS / "default.yaml"
