@@ -3,6 +3,7 @@ traces, train the policies, export them for the decoder.
 
 `python train.py {texts,drafter,calibrate,profile,traces,policy,export} --config C [--set a.b=v] --out DIR`.
 All but `calibrate` and `profile` go on after a kill; these take minutes and begin again.
+`python train.py headroom TRACES --profile FILE [--json]` says what is to be gained on recorded texts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from configs.schema import Config
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 2 and one line for a user's mistake."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["headroom"]:
+        return exit_code(partial(_headroom, given[1:]), interrupted="nothing was written")
     parser = argparse.ArgumentParser(prog="train.py", description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "what",
@@ -26,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="what to do",
     )
     add_flags(parser)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     command = partial(_run_named, options)
     if options.what in _BEGIN_AGAIN:
         return exit_code(command, interrupted=f"nothing was written: {options.what} begins again")
@@ -34,6 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 _BEGIN_AGAIN = ("calibrate", "profile")
+
+
+def _headroom(arguments: Sequence[str]) -> None:
+    from commands.headroom import run
+
+    run(arguments)
 
 
 def _run_named(options: argparse.Namespace) -> None:

@@ -264,11 +264,11 @@ class ProfileSettings(Section):
     """Measuring what the parts of a cycle cost: train.py profile."""
 
     contexts: Contexts = Field(
-        [64, 256, 1024, 2048, 4096],
+        [64, 256, 1024],
         description="committed tokens to measure at, strictly increasing; costs between are interpolated",
     )
     max_size: int = Field(64, ge=1, le=1024, description="largest verification_size to measure")
-    rounds: int = Field(6, ge=3, le=1000, description="cycles of each row count at each context")
+    rounds: int = Field(14, ge=3, le=1000, description="cycles of each row count at each context")
 
 
 class Config(Section):

@@ -194,7 +194,8 @@ def read_prompts(folder: Path, vocabulary_size: int) -> list[tuple[str, tuple[in
             raise ValueError(f"shard {path} is missing or damaged ({error}): remove it") from None
         if len(tokens) and int(tokens.max()) >= vocabulary_size:
             raise ValueError(
-                f"shard {path} has token id {tokens.max()}, the target's end at {vocabulary_size - 1}"
+                f"shard {path} has token id {tokens.max()}, the target's end at {vocabulary_size - 1}: it is"
+                " another model's"
             )
         for number, (start, length, kind) in enumerate(zip(starts, lengths, kinds, strict=True)):
             ids = tuple(tokens[start : start + length].tolist())
