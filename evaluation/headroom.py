@@ -1,5 +1,5 @@
-"""What is to be gained, before anything is trained, by replay: constants, constants by category and by prompt,
-the best schedule of all.
+"""What is to be gained, before anything is trained, by replay: from constants, constants by category and by
+prompt, and the best schedule of all.
 
 Legend: P positions of a text, A actions, T texts.
 """
@@ -113,7 +113,7 @@ def edges(texts: Iterable[TextCosts], actions: Sequence[Action]) -> list[str]:
         values = sorted({getattr(action, name) for action in same})
         if len(values) > 1 and getattr(best, name) == values[-1]:
             said.append(
-                f"the best constant, {best}, has the grid's largest {name}: a wider grid may hold a better one"
+                f"the best constant, {best}, has the grid's largest {name}: a wider grid may hold a better"
             )
     return said
 
