@@ -157,18 +157,21 @@ def _table(samples: dict[str, Samples]) -> Table:
 
 
 class _Watching(FixedController):
-    """Computes a policy's features at every question and takes the time: within cycles, where the models have
-    left little else in the processor's caches."""
+    """Computes a policy's features at every question, twice, and takes both times: the first where the models
+    have left little else in the processor's caches, the second with code and data at hand."""
 
     def __init__(self, beam_width: int) -> None:
         super().__init__(4, 8)
         self._depth, self._size = DepthFeatures(beam_width, 8), SizeFeatures(32, 8)
-        self.milliseconds: Samples = {"depth, at the root": [], "depth, after a level": [], "size": []}
+        kinds = ("depth, at the root", "depth, after a level", "size")
+        self.first: Samples = {kind: [] for kind in kinds}
+        self.again: Samples = {kind: [] for kind in kinds}
 
     def _time(self, which: str, features: Callable[[DraftView], Any], view: DraftView) -> None:
-        started = time.perf_counter()
-        features(view)
-        self.milliseconds[which].append((time.perf_counter() - started) * 1e3)
+        for times in (self.first, self.again):
+            started = time.perf_counter()
+            features(view)
+            times[which].append((time.perf_counter() - started) * 1e3)
 
     def wants_draft(self, view: DraftView) -> bool:
         self._time("depth, at the root", self._depth, view)
@@ -190,13 +193,16 @@ def _features(console: Console, decoder: SpeculativeDecoder) -> Samples:
         message = decoder.as_user(prompt)
         decoder.generate(message, max_new_tokens=2 * TOKENS, seed=number, controller=watching)
     table = Table(title="features of a policy, within a cycle of 4x8, microseconds")
-    for column in ("", "median", "quartiles", "calls"):
+    for column in ("", "median", "quartiles", "again at once", "quartiles", "calls"):
         table.add_column(column, justify="right")
-    for name, values in watching.milliseconds.items():
-        low, middle, high = np.percentile(values, [25, 50, 75]) * 1e3
-        table.add_row(name, f"{middle:.0f}", f"{low:.0f} .. {high:.0f}", str(len(values)))
+    for name, values in watching.first.items():
+        cells = []
+        for times in (values, watching.again[name]):
+            low, middle, high = np.percentile(times, [25, 50, 75]) * 1e3
+            cells += [f"{middle:.0f}", f"{low:.0f} .. {high:.0f}"]
+        table.add_row(name, *cells, str(len(values)))
     console.print(table)
-    return watching.milliseconds
+    return watching.first
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ PROMPTS = (
     "Write a Python function that reverses a string, then one that reverses a list.",
     "Repeat these words three times: river, stone, cloud, river, stone, cloud.",
     "Write a short letter to a neighbour who plays loud music at night.",
-    "Scrivi tre frasi sul mare d'inverno.",
+    "Scrivi alcune frasi sul mare d'inverno.",
 )
 
 pytestmark = pytest.mark.slow
