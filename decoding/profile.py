@@ -124,6 +124,13 @@ class CostProfile:
         """Largest `verification_size` that it can predict."""
         return self.rows[-1] - 1
 
+    def source(self, lookup_alone: bool) -> Source:
+        """Whose levels cost what a draft by the lookup alone, or by the head, does: the other's where it was
+        measured with one of them only."""
+        wanted: Source = "lookup" if lookup_alone else "head"
+        other: Source = "head" if lookup_alone else "lookup"
+        return wanted if wanted in self.levels else other
+
     def start_seconds(self, context: ArrayLike) -> np.ndarray:
         """(N) before the first question, `context` (N) tokens being committed."""
         context_N = whole("context", context, 1)

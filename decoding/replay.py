@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from decoding.controller import RootChoice
-from decoding.profile import CostProfile, Source
+from decoding.profile import CostProfile
 from decoding.trace_file import TracedText
 from decoding.traces import Position, followed
 from decoding.tree import DraftTree
@@ -158,19 +158,16 @@ def seconds_of_actions(table: TextTable, profile: CostProfile, emitted_before: i
     context_PA = np.broadcast_to(table.context_P[:, None], table.emitted_PA.shape)
     seconds_PA = np.zeros(table.emitted_PA.shape)
     questions_PA = np.where(table.depth_PA > 0, table.depth_PA + 2, 1)
-    for source, those_PA in (("head", ~table.lookup_PA), ("lookup", table.lookup_PA)):
+    for alone, those_PA in ((False, ~table.lookup_PA), (True, table.lookup_PA)):
         if not those_PA.any():
             continue
-        kind: Source = "lookup" if source == "lookup" and "lookup" in profile.levels else "head"
-        if kind not in profile.levels:
-            kind = "lookup"
         seconds_PA[those_PA] = profile.cycle_seconds(
             table.depth_PA[those_PA],
             table.size_PA[those_PA],
             context_PA[those_PA],
             emitted_before,
             table.emitted_PA[those_PA],
-            kind,
+            profile.source(alone),
             questions_PA[those_PA],
         )
     return seconds_PA
