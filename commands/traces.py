@@ -24,8 +24,9 @@ def record_traces(config: Config, out: Path) -> None:
     """One recording for each temperature, in folders of `out` that are named after them."""
     settings = config.traces
     folders = {temperature: out / f"T{temperature:g}" for temperature in settings.temperatures}
-    recorded = {recorded_seed(folder) for folder in folders.values()} - {None}
-    seed = chosen_seed(config) if config.seed is not None or not recorded else max(filter(None, recorded))
+    # Without a seed of its own the command goes on with the one that it began with.
+    recorded = [seed for folder in folders.values() if (seed := recorded_seed(folder)) is not None]
+    seed = recorded[0] if recorded and config.seed is None else chosen_seed(config)
     threads = use_threads(config.threads)
     decoder = load_decoder(config)
     prompts = chosen_prompts(decoder, config)

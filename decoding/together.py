@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -155,20 +155,22 @@ def _serve(waiting: dict[Worker, _Waiting]) -> None:
     by_stack: dict[int, list[_Waiting]] = {}
     for one in sorted(waiting.values(), key=lambda one: one.worker.number):
         by_stack.setdefault(id(one.fast), []).append(one)
+    for lot in _lots(max(by_stack.values(), key=len)):
+        outputs = lot[0].fast.forward_many([one.rows for one in lot])
+        for one, output in zip(lot, outputs, strict=True):
+            del waiting[one.worker]  # not before: if this lot fails, `_stop` must find who waits
+            one.worker._replies.put(output)
+
+
+def _lots(asked: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
+    """In order, each of as many as one forward takes."""
     lot: list[_Waiting] = []
-    for one in max(by_stack.values(), key=len):
-        del waiting[one.worker]
+    for one in asked:
         if lot and sum(len(other.rows) for other in lot) + len(one.rows) > MOST_ROWS:
-            _run_lot(lot)
+            yield lot
             lot = []
         lot.append(one)
-    _run_lot(lot)
-
-
-def _run_lot(lot: list[_Waiting]) -> None:
-    outputs = lot[0].fast.forward_many([one.rows for one in lot])
-    for one, output in zip(lot, outputs, strict=True):
-        one.worker._replies.put(output)
+    yield lot
 
 
 def _stop(
