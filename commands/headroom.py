@@ -39,6 +39,8 @@ def run(arguments: Sequence[str]) -> None:
     profile = CostProfile.load(options.profile)
     header, texts = read_traces(options.traces)
     check_pair(profile, header)
+    for warning in mismatches(profile, header):
+        print(f"warning: {warning}", file=sys.stderr)
     actions = actions_of(profile, header)
     composite = header.drafter.startswith("composite")
     costs = [
@@ -65,8 +67,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def check_pair(profile: CostProfile, header: TraceHeader) -> None:
-    """ValueError if the profile is of another target or tokenizer than the trace. Another drafter's may do: a
-    head's costs are those of the head in a merged draft, but for the lookup's microseconds."""
+    """ValueError if the profile is of another target or tokenizer than the trace."""
     for what in ("target", "tokenizer"):
         if profile.fingerprints[what] != header.fingerprints[what]:
             raise ValueError(
@@ -75,9 +76,32 @@ def check_pair(profile: CostProfile, header: TraceHeader) -> None:
             )
 
 
+def mismatches(profile: CostProfile, header: TraceHeader) -> list[str]:
+    """In which ways the profile's costs may not be those of the trace's cycles."""
+    about = profile.conditions
+    pairs = (
+        ("drafter", about.drafter, header.drafter),
+        ("temperature", about.temperature, header.temperature),
+        ("dtype", about.dtype, header.dtype),
+    )
+    said = [
+        f"the profile was measured with {name} {measured}, the trace has {recorded}: times may not fit"
+        for name, measured, recorded in pairs
+        if measured != recorded
+    ]
+    looks_up = any(word in header.drafter for word in ("merged", "composite", "ngram"))
+    if looks_up and "lookup" not in profile.levels:
+        said.append("the profile has no costs of a lookup alone: it is charged as the head's levels")
+    return said
+
+
 def actions_of(profile: CostProfile, header: TraceHeader) -> tuple[Action, ...]:
     """The grid that trace and profile know both."""
-    choices = [RootChoice[name.upper()] for name in header.note["choices"]]
+    try:
+        choices = [RootChoice[name.upper()] for name in header.note["choices"]]
+        int(header.note["max_new_tokens"])
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"the trace's note does not say how it was recorded ({error})") from None
     deepest = min(header.draft_depth, max(len(table) for table in profile.levels.values()))
     sizes = [size for size in SIZES if size <= profile.max_size]
     return action_grid(choices, range(1, deepest + 1), sizes)

@@ -24,6 +24,8 @@ def record_traces(config: Config, out: Path) -> None:
     """One recording for each temperature, in folders of `out` that are named after them."""
     settings = config.traces
     folders = {temperature: out / f"T{temperature:g}" for temperature in settings.temperatures}
+    if len(set(folders.values())) < len(settings.temperatures):
+        raise ValueError(f"traces.temperatures = {settings.temperatures} has two of one name: leave one out")
     # Without a seed of its own the command goes on with the one that it began with.
     recorded = [seed for folder in folders.values() if (seed := recorded_seed(folder)) is not None]
     seed = recorded[0] if recorded and config.seed is None else chosen_seed(config)
@@ -43,7 +45,7 @@ def record_traces(config: Config, out: Path) -> None:
         with progress(f"T {temperature:g}") as show:
             for now in write_traces(folder, header_of(decoder, recording), prompts, make):
                 show(now.texts, now.of, str(now))
-        print(f"wrote {folder}: {count_drafts(folder) // len(choices)} positions, {now}")
+        print(f"wrote {folder}: {count_drafts(folder) // len(choices)} positions; in this run {now}")
 
 
 def chosen_prompts(decoder: SpeculativeDecoder, config: Config) -> list[Prompt]:
@@ -82,8 +84,14 @@ def header_of(decoder: SpeculativeDecoder, recording: Recording) -> TraceHeader:
         seed=recording.seed,
         dtype=str(decoder.target.dtype).removeprefix("torch."),
         note={
+            "sampling": law_of(recording.sampling),
             "max_new_tokens": recording.max_new_tokens,
             "choices": [choice.name.lower() for choice in recording.choices],
             "path": "eager" if decoder.target.fast is None else "fast",
         },
     )
+
+
+def law_of(sampling: Sampling) -> dict[str, float | int | None]:
+    """What shapes a text beside the temperature."""
+    return {name: getattr(sampling, name) for name in ("top_k", "top_p", "min_p", "repetition_penalty")}

@@ -92,6 +92,8 @@ class CostProfile:
     note: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.fingerprints, Mapping) or not isinstance(self.levels, Mapping):
+            raise ValueError("fingerprints and levels must be objects, by name")
         if set(self.fingerprints) != {"target", "drafter", "tokenizer"}:
             named = ", ".join(sorted(self.fingerprints)) or "nothing"
             raise ValueError(f"fingerprints are of {named}, must be of target, drafter and tokenizer")

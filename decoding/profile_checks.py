@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,8 +34,8 @@ def check_numbers(name: str, values: Sequence[Any], count: int) -> None:
     if len(values) != count:
         raise ValueError(f"{name} has {len(values)} numbers, must have {count}")
     for value in values:
-        if type(value) not in (int, float) or not 0 <= value < math.inf:  # NaN is in no range
-            raise ValueError(f"{name} holds {value!r}, must be finite numbers >= 0")
+        if type(value) not in (int, float) or not 0 <= value < _MOST:  # NaN is in no range
+            raise ValueError(f"{name} holds {repr(value)[:40]}, must be finite numbers >= 0")
 
 
 def check_table(name: str, table: Sequence[Any], rows: int, columns: int) -> None:

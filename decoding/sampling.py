@@ -54,6 +54,8 @@ class Sampling:
             absent = value is None and name != "temperature"
             if not absent and (isinstance(value, bool) or not isinstance(value, kinds)):
                 raise ValueError(f"{name} is {value!r}, must be a number")
+            if isinstance(value, int) and abs(value) >= 2**63:
+                raise ValueError(f"{name} is {str(value)[:40]}, must be below 2^63")
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise ValueError(f"temperature is {self.temperature}, must be a finite number >= 0")
         if self.top_k is not None and self.top_k < 1:

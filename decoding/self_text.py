@@ -184,20 +184,28 @@ def read_prompts(folder: Path, vocabulary_size: int) -> list[tuple[str, tuple[in
     paths = sorted(folder.glob("shard-*.npz"))
     if not paths:
         raise ValueError(f"{folder} holds no texts (shard-*.npz): train.py texts writes them")
-    found = []
-    for path in paths:
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                tokens, starts = archive["tokens"].astype(np.int64), archive["offsets"][:-1]
-                lengths, kinds = archive["prompt_lengths"], archive["kinds"]
-        except Exception as error:  # zip, zlib, numpy and the file system each have their own
-            raise ValueError(f"shard {path} is missing or damaged ({error}): remove it") from None
-        if len(tokens) and int(tokens.max()) >= vocabulary_size:
-            raise ValueError(
-                f"shard {path} has token id {tokens.max()}, the target's end at {vocabulary_size - 1}: it is"
-                " another model's"
-            )
-        for number, (start, length, kind) in enumerate(zip(starts, lengths, kinds, strict=True)):
-            ids = tuple(tokens[start : start + length].tolist())
-            found.append((f"{path.stem}-{number}", ids, str(kind)))
-    return found
+    return [one for path in paths for one in _prompts_of(path, vocabulary_size)]
+
+
+def _prompts_of(path: Path, vocabulary_size: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            names = ("tokens", "offsets", "prompt_lengths", "kinds")
+            tokens, offsets, lengths, kinds = (archive[name] for name in names)
+        whole = all(np.issubdtype(part.dtype, np.integer) for part in (tokens, offsets, lengths))
+        sound = tokens.ndim == 1 and len(offsets) == len(lengths) + 1 == len(kinds) + 1
+        tokens, offsets = tokens.astype(np.int64), offsets.astype(np.int64)
+        texts = np.diff(offsets)
+        if not (whole and sound and offsets[0] == 0 and offsets[-1] == len(tokens)):
+            raise ValueError("its arrays do not fit each other")
+        if not ((lengths >= 1) & (lengths <= texts)).all():
+            raise ValueError(f"prompt_lengths are {lengths.min()}..{lengths.max()}, must be within the texts")
+    except Exception as error:  # zip, zlib, numpy and the file system each have their own
+        raise ValueError(f"shard {path} is missing or damaged ({error}): remove it") from None
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocabulary_size:
+        raise ValueError(
+            f"shard {path} has token ids {tokens.min()}..{tokens.max()}, the target's end at "
+            f"{vocabulary_size - 1}: it is another model's"
+        )
+    for number, (start, length, kind) in enumerate(zip(offsets[:-1], lengths, kinds, strict=True)):
+        yield f"{path.stem}-{number}", tuple(tokens[start : start + length].tolist()), str(kind)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -150,7 +150,7 @@ class TraceWriter:
         self._writer.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), row_group_size=len(rows))
 
 
-def read_trace(path: Path) -> tuple[TraceHeader, Iterator[TracedText]]:
+def read_trace(path: Path) -> tuple[TraceHeader, Generator[TracedText, None, None]]:
     """The header, and the texts one by one, in the order they were written in.
 
     ValueError, one line, if the file is missing, damaged, no trace, or of another schema version; the pages
@@ -179,7 +179,7 @@ def read_trace(path: Path) -> tuple[TraceHeader, Iterator[TracedText]]:
     return header, _texts(path, file)
 
 
-def _texts(path: Path, file: pq.ParquetFile) -> Iterator[TracedText]:
+def _texts(path: Path, file: pq.ParquetFile) -> Generator[TracedText, None, None]:
     with file:
         for group in range(file.num_row_groups):
             try:

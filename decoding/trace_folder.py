@@ -7,8 +7,9 @@ memory.
 from __future__ import annotations
 
 import hashlib
+import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,14 +53,19 @@ def write_traces(
         record: gives the recordings of some of them, in order.
 
     Raises:
-        ValueError: the folder holds a recording of other prompts or with another header, or a question id
-            comes twice.
+        ValueError: the folder holds a recording of other prompts or with another header, or a shard that is
+            damaged or not of this recording; there is no prompt, or a question id comes twice.
     """
     ids = [prompt.question_id for prompt in prompts]
     if len(set(ids)) != len(ids):
         twice = next(name for name in ids if ids.count(name) > 1)
         raise ValueError(f"question id {twice!r} comes twice: a trace could not tell the texts apart")
+    if not prompts:
+        raise ValueError("there are no prompts to record")
     _check_identity(folder, _identity(header, prompts))
+    for path, _ in _shards(folder, prompts):
+        if path.exists():
+            _check_shard(path, _as_json(header))
     started, positions, mine = time.monotonic(), 0, 0
     done = sum(len(lot) for path, lot in _shards(folder, prompts) if path.exists())
     before = done
@@ -92,8 +98,10 @@ def read_traces(folder: Path) -> tuple[TraceHeader, Iterator[TracedText]]:
             f"recording {folder} has {len(paths) - len(missing)} of {len(paths)} shards: the command that"
             " began it goes on with it"
         )
+    for path in paths:
+        _check_shard(path, identity["header"])
     header, _ = read_trace(paths[0])
-    return header, _texts(paths, header)
+    return header, _texts(paths)
 
 
 def recorded_seed(folder: Path) -> int | None:
@@ -115,12 +123,24 @@ def shard_path(folder: Path, number: int) -> Path:
     return folder / f"shard-{number:05d}.parquet"
 
 
-def _texts(paths: Sequence[Path], header: TraceHeader) -> Iterator[TracedText]:
+def _texts(paths: Sequence[Path]) -> Iterator[TracedText]:
     for path in paths:
-        own, texts = read_trace(path)
-        if own != header:
-            raise ValueError(f"trace {path} was recorded otherwise than {paths[0].name}: record it anew")
-        yield from texts
+        yield from read_trace(path)[1]
+
+
+def _check_shard(path: Path, header: Mapping[str, Any]) -> None:
+    """ValueError if it is damaged, or of a recording with another header."""
+    own, texts = read_trace(path)
+    texts.close()
+    changed = [key for key, value in _as_json(own).items() if header.get(key) != value]
+    if changed:
+        raise ValueError(f"trace {path} is of a recording with other {', '.join(changed)}: remove it")
+
+
+def _as_json(header: TraceHeader) -> dict[str, Any]:
+    """As a file gives it back."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(header)))
+    return found
 
 
 def _shards(folder: Path, prompts: Sequence[Prompt]) -> Iterator[tuple[Path, Sequence[Prompt]]]:
@@ -133,7 +153,7 @@ def _identity(header: TraceHeader, prompts: Sequence[Prompt]) -> dict[str, Any]:
     for prompt in prompts:
         digest.update(repr((prompt.question_id, prompt.token_ids)).encode())
     return {
-        "header": asdict(header),
+        "header": _as_json(header),
         "prompts": digest.hexdigest()[:16],
         "shards": -(-len(prompts) // SHARD_TEXTS),
         "shard_texts": SHARD_TEXTS,
@@ -142,6 +162,8 @@ def _identity(header: TraceHeader, prompts: Sequence[Prompt]) -> dict[str, Any]:
 
 def _check_identity(folder: Path, identity: dict[str, Any]) -> None:
     if not (folder / _IDENTITY).exists():
+        if any(folder.glob("shard-*.parquet")):
+            raise ValueError(f"{folder} holds shards of a recording without its {_IDENTITY}: remove them")
         write_json(folder / _IDENTITY, identity)
         return
     recorded = _read_identity(folder)

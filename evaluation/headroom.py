@@ -70,6 +70,8 @@ def headroom(texts: Sequence[TextCosts], actions: Sequence[Action]) -> list[Arm]
     tokens_T = np.array([one.tokens for one in texts])
     constant_TA = np.array([one.constant_A for one in texts])
     plain_T = constant_TA[:, 0]
+    if not (constant_TA > 0).all():
+        raise ValueError("the profile's costs are 0: profile again")
     best = int(constant_TA.sum(axis=0).argmin())
     by_category_T = np.zeros(len(texts))
     for category in {one.category for one in texts}:

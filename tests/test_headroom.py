@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,21 @@ def test_the_command_prints_a_table_and_json(recorded: Path, capsys: pytest.Capt
     raw = json.loads(capsys.readouterr().out)
     ratios = [arm["ratio"] for arm in raw["arms"]]
     assert ratios[0] == 1
-    assert ratios == sorted(ratios)  # each knows more than the one before
+    # Each knows more than the one before.
+    assert all(more >= less - 1e-9 for less, more in pairwise(ratios))
+
+
+def test_costs_of_other_conditions_are_a_warning(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = json.loads((recorded / "profile.json").read_text())
+    raw["conditions"] |= {"temperature": 1.0, "drafter": "ngram"}
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(raw))
+    assert train.main(["headroom", str(recorded / "T0"), "--profile", str(other)]) == 0
+    said = capsys.readouterr().err
+    assert "measured with temperature 1.0, the trace has 0.0: times may not fit" in said
+    assert "measured with drafter ngram" in said
 
 
 def test_files_that_do_not_fit_are_one_line(

@@ -191,8 +191,10 @@ def test_shards_that_do_not_belong_are_found(tmp_path: Path) -> None:
     list(write_traces(tmp_path / "a", HEADER, prompts(4), recorder()))
     list(write_traces(tmp_path / "b", replace(HEADER, seed=8), prompts(4), recorder()))
     shard_path(tmp_path / "b", 1).replace(shard_path(tmp_path / "a", 1))
-    with pytest.raises(ValueError, match=r"shard-00001\.parquet was recorded otherwise than shard-00000"):
+    with pytest.raises(ValueError, match=r"shard-00001\.parquet is of a recording with other seed"):
         list(read_traces(tmp_path / "a")[1])
+    with pytest.raises(ValueError, match="is of a recording with other seed: remove it"):
+        list(write_traces(tmp_path / "a", HEADER, prompts(4), recorder()))
     content = shard_path(tmp_path / "a", 0).read_bytes()
     shard_path(tmp_path / "a", 0).write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match="truncated or no Parquet file"):
@@ -205,6 +207,16 @@ def test_folders_that_hold_no_recording(tmp_path: Path) -> None:
     (tmp_path / "traces.json").write_text(json.dumps({"header": 3}))
     with pytest.raises(ValueError, match="is damaged: remove the folder"):
         read_traces(tmp_path)
+
+
+def test_shards_without_their_record_are_no_recording(tmp_path: Path) -> None:
+    """Who would know what they are of?"""
+    list(write_traces(tmp_path, HEADER, prompts(4), recorder()))
+    (tmp_path / "traces.json").unlink()
+    with pytest.raises(ValueError, match=r"holds shards of a recording without its traces\.json"):
+        list(write_traces(tmp_path, replace(HEADER, seed=9), prompts(4), recorder()))
+    with pytest.raises(ValueError, match="there are no prompts"):
+        list(write_traces(tmp_path / "new", HEADER, [], recorder()))
 
 
 def test_a_question_that_comes_twice_is_refused(tmp_path: Path) -> None:

@@ -153,6 +153,7 @@ def test_logits_that_forbid_every_token_are_an_error(sampling: Sampling) -> None
         ({"top_p": 1.5}, "top_p is 1.5"),
         ({"top_p": math.nan}, "top_p is nan"),
         ({"top_p": True}, "top_p is True, must be a number"),
+        ({"temperature": 10**400}, r"must be below 2\^63"),
         ({"top_k": 2.0}, "top_k is 2.0, must be a number"),
         ({"min_p": -0.1}, r"min_p is -0.1, must be in \[0, 1\]"),
         ({"min_p": 1.1}, "min_p is 1.1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -124,6 +125,39 @@ def test_bad_rows_are_their_jobs_error_to_the_caller() -> None:
 
     with pytest.raises(ValueError, match="token ids span"):
         list(run_together([job] * 3, 2))
+
+
+def test_an_interrupt_in_a_forward_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes to the thread that runs the forwards, mostly within one."""
+    target = fast_target()
+
+    def interrupted(self: FastForward, requests: list[Rows]) -> object:
+        raise KeyboardInterrupt
+
+    def job(worker: Worker) -> None:
+        mine = worker.target(target)
+        mine.forward([1], mine.new_cache())
+
+    monkeypatch.setattr(FastForward, "forward_many", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(run_together([job] * 5, 3))
+
+
+def test_a_job_that_will_not_stop_is_told_again() -> None:
+    target = fast_target()
+
+    def job(worker: Worker) -> None:
+        mine = worker.target(target)
+        cache = mine.new_cache()
+        if worker.number == 0:
+            mine.forward([1], cache)
+            raise ZeroDivisionError
+        for _ in range(5):
+            with contextlib.suppress(BaseException):
+                mine.forward([1], cache)
+
+    with pytest.raises(ZeroDivisionError):
+        list(run_together([job] * 2, 2))
 
 
 def test_who_stops_asking_ends_all() -> None:

@@ -121,6 +121,7 @@ def test_an_interrupt_says_how_to_go_on(
     [
         ("traces.temperatures", "[]", "traces.temperatures"),
         ("traces.temperatures", "[-1.0]", "must be greater than or equal to 0"),
+        ("traces.temperatures", "[0.7,0.70000001]", "has two of one name: leave one out"),
         ("traces.batch", "0", "traces.batch = 0 must be greater than or equal to 1"),
         ("traces.split", "all", "traces.split"),
         ("traces.texts", "/nowhere", "/nowhere holds no texts"),
@@ -146,8 +147,11 @@ def test_bad_input_is_one_line_and_nothing_is_written(
 
 def test_texts_of_another_model_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     texts = written_texts(tmp_path / "texts", [[5, 999]], [1])
-    with pytest.raises(ValueError, match=r"token id 999, the target's end at 39: it is another model's"):
+    with pytest.raises(ValueError, match=r"token ids 5\.\.999, the target's end at 39: it is another"):
         read_prompts(texts, 40)
+    for number, (lengths, says) in enumerate((([0], "are 0..0"), ([3], "are 3..3"), ([-1], "are -1..-1"))):
+        with pytest.raises(ValueError, match=rf"prompt_lengths {says}, must be within the texts"):
+            read_prompts(written_texts(tmp_path / f"texts{number}", [[5, 9]], lengths), 40)
     (texts / "shard-00000.npz").write_bytes(b"no archive")
     with pytest.raises(ValueError, match=r"shard .* is missing or damaged"):
         read_prompts(texts, 40)
