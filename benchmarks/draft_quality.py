@@ -40,7 +40,6 @@ from decoding.decoder import default_drafter
 from decoding.drafters.base import Drafter
 from decoding.drafters.eagle import EagleDrafter
 from decoding.drafters.load import load_drafter
-from decoding.drafters.merged import MergedDrafter
 from decoding.machine import use_threads
 from decoding.models import load_model
 from decoding.noise import NoiseStream
@@ -179,19 +178,18 @@ class ReplayedCycle:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded text, read at one depth; `draft_depth` None = all levels that were recorded."""
+    """A recorded text, read at one depth."""
 
     positions: Sequence[Position]
-    draft_depth: int | None
+    draft_depth: int
 
     def cycles(self, limit: int, verification_size: int) -> Iterator[ReplayedCycle]:
         """The cycles of a session of this depth and size that may emit `limit` tokens."""
         index = 0
         while index < len(self.positions):
             here = self.positions[index]
-            depth = here.tree.height if self.draft_depth is None else self.draft_depth
             # As the session does: nothing is drafted that could not be emitted.
-            accepted = here.accepted(min(depth, limit - index - 1), verification_size)
+            accepted = here.accepted(self.draft_depth, verification_size, limit - index - 1)
             emitted = min(accepted + 1, len(self.positions) - index)
             yield ReplayedCycle(index, accepted, emitted)
             index += emitted
@@ -206,21 +204,15 @@ def recorded(
     temperature: float = 0.0,
     noise: NoiseStream | None = None,
 ) -> dict[int, Trace]:
-    """Traces of a text by draft depth. One recording serves all depths, except of a merged drafter: its chain
-    goes on below the head's last level, so that another depth is another tree."""
+    """Traces of a text by draft depth; one recording serves all."""
     target.capture(drafter.fused_layers)
     noise = NoiseStream(0, prompt) if noise is None else noise
-    merged = isinstance(drafter, MergedDrafter)
-    traces: dict[int, Trace] = {}
-    for depth in sorted(depths, reverse=True):
-        if traces and not merged:
-            traces[depth] = Trace(traces[max(depths)].positions, depth)
-            continue
-        recording = record_text(
-            target, drafter, prompt, text, draft_depth=depth, temperature=temperature, noise=noise
+    positions = list(
+        record_text(
+            target, drafter, prompt, text, draft_depth=max(depths), temperature=temperature, noise=noise
         )
-        traces[depth] = Trace(list(recording), None if merged else depth)
-    return traces
+    )
+    return {depth: Trace(positions, depth) for depth in depths}
 
 
 def draft_times(
