@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from decoding.controller import DraftView, FixedController, PlainController, RootChoice, answer
 from decoding.profile import Conditions, CostProfile
 from decoding.replay import PLAIN, Action, action_grid, constant_seconds, seconds_of_actions, text_table
-from decoding.replay_session import UNKNOWN_TOKEN, ReplaySession
+from decoding.replay_session import UNKNOWN_TOKEN, ReplaySession, _accepted_by_depth
 from decoding.session import Session
+from decoding.tree import Selection
 from tests.test_replay_table import traced
 from tests.traced_worlds import DEPTH, MERGED, PROMPTS, WORLDS, Case, session_of, text_of
 
@@ -153,6 +155,20 @@ def test_the_head_digests_what_was_committed_since_it_drafted() -> None:
         except StopIteration as done:
             record = done.value
     assert record.seconds.draft > 1
+
+
+def test_of_siblings_with_one_token_the_first_stands_for_all() -> None:
+    """As in verification: the second's child is not on the accepted path."""
+    selection = Selection.of([9, 5, 5, 6], [-1, 0, 0, 2])
+    assert _accepted_by_depth(selection, [5, 6, 7]) == (True,)
+    assert _accepted_by_depth(Selection.of([9, 5, 5, 6], [-1, 0, 0, 1]), [5, 6, 7]) == (True, True)
+    assert _accepted_by_depth(selection, [4, 6]) == (False,)
+
+
+def test_costs_of_the_other_source_stand_in() -> None:
+    head_only = replace(profile(), levels={"head": profile().levels["head"]})
+    assert (head_only.source(True), head_only.source(False)) == ("head", "head")
+    assert (profile().source(True), profile().source(False)) == ("lookup", "head")
 
 
 def test_a_text_at_its_end_has_no_further_cycle() -> None:

@@ -19,6 +19,7 @@ from decoding.drafters.composite import CompositeDrafter
 from decoding.drafters.merged import MergedDrafter
 from decoding.drafters.ngram import NgramDrafter
 from decoding.fast_forward import FastForward, Rows
+from decoding.machine import native_threads
 from decoding.sampling import Sampling
 from decoding.session import Session
 from decoding.target import TargetModel
@@ -191,6 +192,10 @@ def test_jobs_without_forwards_and_no_jobs() -> None:
 
 def test_threads_of_torch_are_as_before() -> None:
     before = torch.get_num_threads()
-    seen = list(run_together([lambda worker: torch.get_num_threads()] * 3, 2))
-    assert seen == [1, 1, 1]
-    assert torch.get_num_threads() == before
+    try:
+        torch.set_num_threads(3)
+        seen = list(run_together([lambda worker: (torch.get_num_threads(), native_threads())] * 3, 2))
+        assert seen == [(1, 3)] * 3
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
