@@ -17,7 +17,7 @@ import numpy as np
 from decoding.controller import RootChoice
 from decoding.profile import CostProfile
 from decoding.trace_file import TracedText
-from decoding.traces import Position, followed
+from decoding.traces import followed
 from decoding.tree import DraftTree
 
 
@@ -100,16 +100,12 @@ def text_table(
     Raises:
         ValueError: the trace lacks a choice or a depth that an action needs.
     """
-    by_place: dict[int, dict[RootChoice, Position]] = {}
-    for one in text.positions:
-        by_place.setdefault(one.index, {})[one.choice] = one
+    by_place = text.by_place()
     count = len(by_place)
-    if sorted(by_place) != list(range(count)):
-        raise ValueError(f"the trace of question {text.question_id!r} has gaps between its positions")
     emitted_PA, depth_PA, size_PA = (np.zeros((count, len(actions)), dtype=np.int64) for _ in range(3))
     lookup_PA = np.zeros((count, len(actions)), dtype=bool)
     emitted_PA[:] = 1
-    for place, drafts in by_place.items():
+    for place, drafts in enumerate(by_place):
         limit = max_new_tokens - place - 1
         columns: dict[tuple[RootChoice, int], list[int]] = {}
         for column, action in enumerate(actions):
@@ -139,7 +135,7 @@ def text_table(
         depth_PA,
         size_PA,
         lookup_PA,
-        np.array([next(iter(by_place[place].values())).context_length for place in range(count)]),
+        np.array([next(iter(drafts.values())).context_length for drafts in by_place]),
     )
 
 

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 
-from decoding.controller import HISTORY, Controller, DraftView, Question, RootChoice, answer
+from decoding.controller import HISTORY, Controller, DraftView, Question, RootChoice
 from decoding.profile import CostProfile, Source
 from decoding.records import CycleRecord, PhaseSeconds
-from decoding.session import Cycle
+from decoding.session import Cycle, driven
 from decoding.trace_file import TracedText
 from decoding.traces import Position
 from decoding.tree import DraftTree, Selection
@@ -45,11 +45,7 @@ class ReplaySession:
         draft_depth: int,
         composite: bool = False,
     ) -> None:
-        self._drafts: dict[int, dict[RootChoice, Position]] = {}
-        for one in text.positions:
-            self._drafts.setdefault(one.index, {})[one.choice] = one
-        if sorted(self._drafts) != list(range(len(self._drafts))):
-            raise ValueError(f"the trace of question {text.question_id!r} has gaps between its positions")
+        self._drafts = text.by_place()
         self._profile = profile
         self._max_new_tokens, self._draft_depth, self._composite = max_new_tokens, draft_depth, composite
         self._tokens = _tokens_of(self._drafts)
@@ -73,15 +69,7 @@ class ReplaySession:
     def run(self, controller: Controller) -> Iterator[CycleRecord]:
         """Replay to the end, every question put to `controller`."""
         while not self.finished:
-            cycle = self.cycle()
-            reply: int | None = None
-            while True:
-                try:
-                    question = cycle.send(reply) if reply is not None else next(cycle)
-                except StopIteration as done:
-                    yield done.value
-                    break
-                reply = answer(controller, question)
+            yield driven(self.cycle(), controller)
 
     def cycle(self) -> Cycle:
         """See `Session.cycle`."""
@@ -169,7 +157,7 @@ class ReplaySession:
         return self._profile.source(here.choice == RootChoice.LOOKUP or matched)
 
 
-def _tokens_of(drafts: dict[int, dict[RootChoice, Position]]) -> list[int]:
+def _tokens_of(drafts: list[dict[RootChoice, Position]]) -> list[int]:
     """The text: each position's root is the token before; drafts of the last ones say what the end is."""
     count = len(drafts)
     tokens = [next(iter(drafts[place].values())).tree.tokens[0] for place in range(1, count)]

@@ -116,7 +116,7 @@ class Session:
         torch's threads where native code decodes, else in inference mode."""
         while not self.finished:
             with self._alone():  # once for the whole cycle: going in and out costs microseconds
-                record = _driven(self._cycle(), controller)
+                record = driven(self._cycle(), controller)
             yield record
 
     def cycle(self) -> Cycle:
@@ -284,7 +284,7 @@ class Session:
             self.finish_reason = "length"
 
 
-def _driven(cycle: Cycle, controller: Controller) -> CycleRecord:
+def driven(cycle: Cycle, controller: Controller) -> CycleRecord:
     """The record of a cycle whose questions are put to `controller`."""
     reply: int | None = None
     while True:

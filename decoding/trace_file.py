@@ -104,6 +104,15 @@ class TracedText:
     positions: tuple[Position, ...]
     certainty: tuple[tuple[LevelCertainty, ...], ...]
 
+    def by_place(self) -> list[dict[RootChoice, Position]]:
+        """The drafts of each position, by what they were drafted with; ValueError if a position lacks."""
+        places: dict[int, dict[RootChoice, Position]] = {}
+        for one in self.positions:
+            places.setdefault(one.index, {})[one.choice] = one
+        if sorted(places) != list(range(len(places))):
+            raise ValueError(f"the trace of question {self.question_id!r} has gaps between its positions")
+        return [places[place] for place in range(len(places))]
+
 
 class TraceWriter:
     """Context manager: the file appears at a clean end, and until then an older one stays as it is."""
