@@ -52,7 +52,8 @@ def chosen_prompts(decoder: SpeculativeDecoder, config: Config) -> list[Prompt]:
     """Those of texts that the target wrote, else of the workload's split."""
     settings = config.traces
     if settings.texts is not None:
-        found = [Prompt(*one) for one in read_prompts(settings.texts, decoder.target.vocabulary_size)]
+        vocabulary = decoder.target.vocabulary_size
+        found = [Prompt(*one) for one in read_prompts(settings.texts, vocabulary, settings.earlier_texts)]
         found = [one for one in found if len(one.token_ids) < decoder.target.context_limit]
         return found if settings.prompts is None else found[: settings.prompts]
     workload = load_workload(config.workload.files)

@@ -230,6 +230,10 @@ class TraceSettings(Section):
         description="folder of texts that the target wrote (train.py texts): their prompts are recorded;"
         " null: the workload's",
     )
+    earlier_texts: Annotated[list[Annotated[int, Field(ge=0, le=64)]], Field(min_length=1)] = Field(
+        [0],
+        description="of such texts, so many whole ones stand before a prompt, in turn: longer contexts",
+    )
     split: Literal["train", "validation", "test"] = Field("train", description="of the workload")
     prompts: Count | None = Field(None, description="at most so many; null takes all")
     max_new_tokens: int = Field(128, ge=1, description="tokens decoded for a prompt")

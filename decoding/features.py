@@ -128,7 +128,7 @@ def _common(view: DraftView, max_depth: int) -> list[float]:
     most = max_depth + 1  # tokens that the deepest cycle can emit
     length, depth = view.context_length, view.tree.depth
     context = (math.log2(length) - CONTEXT_MIDDLE) / CONTEXT_SCALE if length > 1 else CONTEXT_LOWEST
-    last, mean = _emitted(view.history)
+    last, mean = recent_emitted(view.history)
     return [
         depth / max_depth if depth < max_depth else 1.0,
         context if context < CONTEXT_HIGHEST else CONTEXT_HIGHEST,
@@ -137,7 +137,7 @@ def _common(view: DraftView, max_depth: int) -> list[float]:
     ]
 
 
-def _emitted(history: Sequence[CycleRecord]) -> tuple[float, float]:
+def recent_emitted(history: Sequence[CycleRecord]) -> tuple[float, float]:
     """Tokens emitted in the last cycle and on average in the last 4 (the request's first cycles: fewer)."""
     if not history:
         return 0.0, 0.0

@@ -117,7 +117,7 @@ def text_table(
             if here is None:
                 raise ValueError(f"the trace of question {text.question_id!r} has no {choice.name} drafts")
             tree = here.tree_at(depth, limit)
-            ranks = _path_ranks(tree, here.following)
+            ranks = path_ranks(tree, here.following)
             sizes = np.minimum([actions[column].verification_size for column in those], tree.size)
             accepted = np.searchsorted(ranks, sizes, side="right")
             emitted_PA[place, those] = np.minimum(accepted + 1, count - place)
@@ -139,7 +139,7 @@ def text_table(
     )
 
 
-def _path_ranks(tree: DraftTree, following: Sequence[int]) -> np.ndarray:
+def path_ranks(tree: DraftTree, following: Sequence[int]) -> np.ndarray:
     """Of the nodes that the text followed, the smallest size that holds each; ascending, since a parent ranks
     before its children."""
     rank_of = {node: rank for rank, node in enumerate(tree.ranked(), start=1)}

@@ -176,18 +176,28 @@ def _header(folder: Path) -> dict[str, Any]:
     return header
 
 
-def read_prompts(folder: Path, vocabulary_size: int) -> list[tuple[str, tuple[int, ...], str]]:
+def read_prompts(
+    folder: Path, vocabulary_size: int, earlier_texts: Sequence[int] = (0,)
+) -> list[tuple[str, tuple[int, ...], str]]:
     """Of every text in the shards of `folder`: a name, the token ids of its prompt, its kind.
 
-    ValueError, one line, if there is no shard, one is damaged, or its ids are not those of this vocabulary.
+    Args:
+        earlier_texts: whole texts of the same shard that stand before a prompt, for longer contexts: as many
+            as these numbers say, in turn.
+
+    Raises:
+        ValueError: one line, if there is no shard, one is damaged, or its ids are not those of this
+            vocabulary.
     """
     paths = sorted(folder.glob("shard-*.npz"))
     if not paths:
         raise ValueError(f"{folder} holds no texts (shard-*.npz): train.py texts writes them")
-    return [one for path in paths for one in _prompts_of(path, vocabulary_size)]
+    return [one for path in paths for one in _prompts_of(path, vocabulary_size, earlier_texts)]
 
 
-def _prompts_of(path: Path, vocabulary_size: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
+def _prompts_of(
+    path: Path, vocabulary_size: int, earlier_texts: Sequence[int]
+) -> Iterator[tuple[str, tuple[int, ...], str]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             names = ("tokens", "offsets", "prompt_lengths", "kinds")
@@ -208,4 +218,7 @@ def _prompts_of(path: Path, vocabulary_size: int) -> Iterator[tuple[str, tuple[i
             f"{vocabulary_size - 1}: it is another model's"
         )
     for number, (start, length, kind) in enumerate(zip(offsets[:-1], lengths, kinds, strict=True)):
-        yield f"{path.stem}-{number}", tuple(tokens[start : start + length].tolist()), str(kind)
+        before = [(number + 1 + i) % len(kinds) for i in range(earlier_texts[number % len(earlier_texts)])]
+        parts = [tokens[offsets[one] : offsets[one + 1]] for one in before]
+        ids = np.concatenate([*parts, tokens[start : start + length]])
+        yield f"{path.stem}-{number}", tuple(ids.tolist()), str(kind)

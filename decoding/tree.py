@@ -93,10 +93,12 @@ class DraftTree:
     def upto(self, height: int) -> DraftTree:
         """A copy of the first levels; those that were joined to the finished draft stay joined ones."""
         tree = DraftTree(self.tokens[0])
-        for level in range(1, min(height, self.height) + 1):
-            nodes = self.level(level)
-            some = slice(nodes.start, nodes.stop)
-            tree.add_level(self.tokens[some], self.parents[some], self.scores[some], level > self.depth)
+        levels = min(height, self.height)
+        stop = len(self.tokens) if levels == self.height else self.level_starts[levels + 1]
+        tree.tokens, tree.parents = self.tokens[:stop], self.parents[:stop]
+        tree.depths, tree.scores = self.depths[:stop], self.scores[:stop]
+        tree.level_starts = self.level_starts[: levels + 1]
+        tree.depth = min(levels, self.depth)
         return tree
 
     def level(self, depth: int) -> range:
