@@ -35,11 +35,6 @@ class DecisionCosts:
     digest_C: np.ndarray
     question: float
 
-    def scaled(self, factor: float) -> DecisionCosts:
-        """All of them times a factor."""
-        arrays = (self.start_P, self.plain_P, self.arrive_PN, self.finish_PNS, self.digest_C)
-        return DecisionCosts(*(array * factor for array in arrays), self.question * factor)
-
 
 def decision_costs(
     table: DecisionTable, profile: CostProfile, question_seconds: float | None = None

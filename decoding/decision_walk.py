@@ -18,11 +18,11 @@ from decoding.decision_costs import DecisionCosts
 from decoding.decision_table import ROOT_NODE, DecisionTable, Nodes
 from decoding.decisions import PLAIN_ACTION
 
-# Of a batch of questions the answers: (features (B, F), allowed (B, A), walk) -> actions (B).
-Decide = Callable[[np.ndarray, np.ndarray, "DecisionWalk"], np.ndarray]
+# Of a batch of questions the answers: (features (B, F), allowed (B, A)) -> actions (B).
+Decide = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-_LANES = ("place_B", "node_B", "cycle_seconds_B", "_end_B", "_recent_B4", "_cycles_B", "_since_draft_B")
+_LANES = ("place_B", "node_B", "cycle_seconds_B", "end_B", "recent_B4", "cycles_B", "since_draft_B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class DecisionWalk:
     Attributes:
         place_B: int64, the position that each stands at. node_B: the question.
         cycle_seconds_B: of the cycle so far, or of the one that just ended.
+        end_B: where the texts end. recent_B4: tokens of the last cycles. cycles_B: finished.
+        since_draft_B: tokens committed since a head last drafted.
     """
 
     def __init__(self, table: DecisionTable, costs: DecisionCosts, lanes: int) -> None:
@@ -60,10 +62,10 @@ class DecisionWalk:
         self.place_B = np.zeros(lanes, dtype=np.int64)
         self.node_B = np.zeros(lanes, dtype=np.int64)
         self.cycle_seconds_B = np.zeros(lanes)
-        self._end_B = np.zeros(lanes, dtype=np.int64)
-        self._recent_B4 = np.zeros((lanes, HISTORY))
-        self._cycles_B = np.zeros(lanes, dtype=np.int64)
-        self._since_draft_B = np.ones(lanes, dtype=np.int64)
+        self.end_B = np.zeros(lanes, dtype=np.int64)
+        self.recent_B4 = np.zeros((lanes, HISTORY))
+        self.cycles_B = np.zeros(lanes, dtype=np.int64)
+        self.since_draft_B = np.ones(lanes, dtype=np.int64)
         self._next_NA = Nodes.of(table.decisions).next_NA
         self._most = table.decisions.max_depth + 1
         self._first_size = table.decisions.continue_action + 1
@@ -71,11 +73,11 @@ class DecisionWalk:
     def start(self, lanes: np.ndarray, texts: np.ndarray) -> None:
         """Put these lanes at the first root of these texts."""
         starts = self.table.starts
-        self.place_B[lanes], self._end_B[lanes] = starts[texts], starts[texts + 1]
+        self.place_B[lanes], self.end_B[lanes] = starts[texts], starts[texts + 1]
         self.node_B[lanes] = ROOT_NODE
-        self._recent_B4[lanes] = 0.0
-        self._cycles_B[lanes] = 0
-        self._since_draft_B[lanes] = 1
+        self.recent_B4[lanes] = 0.0
+        self.cycles_B[lanes] = 0
+        self.since_draft_B[lanes] = 1
         self.cycle_seconds_B[lanes] = 0.0
 
     def keep(self, lanes: np.ndarray) -> None:
@@ -83,12 +85,21 @@ class DecisionWalk:
         for name in _LANES:
             setattr(self, name, getattr(self, name)[lanes])
 
+    def export_state(self) -> dict[str, np.ndarray]:
+        """All that the rest of the walk depends on, beside table and costs."""
+        return {name: getattr(self, name).copy() for name in _LANES}
+
+    def restore_state(self, state: dict[str, np.ndarray]) -> None:
+        """The inverse."""
+        for name in _LANES:
+            setattr(self, name, state[name].copy())
+
     def features(self) -> np.ndarray:
         """float32 (B, F) of the pending questions."""
         features_BF = self.table.features_PNF[self.place_B, self.node_B]
-        counted_B = np.minimum(self._cycles_B, HISTORY)
-        mean_B = self._recent_B4.sum(axis=1) / np.maximum(counted_B, 1)
-        history = np.stack([self._recent_B4[:, -1], mean_B], axis=1) / self._most
+        counted_B = np.minimum(self.cycles_B, HISTORY)
+        mean_B = self.recent_B4.sum(axis=1) / np.maximum(counted_B, 1)
+        history = np.stack([self.recent_B4[:, -1], mean_B], axis=1) / self._most
         features_BF[:, -len(HISTORY_NAMES) :] = np.minimum(history, 1.0)
         return features_BF
 
@@ -108,9 +119,9 @@ class DecisionWalk:
         seconds_B += np.where(ended_B, 0.0, costs.arrive_PN[place_B, next_B])
         first_B = ~ended_B & (node_B == ROOT_NODE) & ~self.table.lookup_PN[place_B, next_B]
         first_B &= self.table.levels_PN[place_B, next_B] > 0
-        digested_B = np.minimum(self._since_draft_B, len(costs.digest_C) - 1)
+        digested_B = np.minimum(self.since_draft_B, len(costs.digest_C) - 1)
         seconds_B += np.where(first_B, costs.digest_C[digested_B], 0.0)
-        self._since_draft_B[first_B] = 0
+        self.since_draft_B[first_B] = 0
         plain_B = ended_B & (node_B == ROOT_NODE) & (action_B == PLAIN_ACTION)
         size_B = np.maximum(action_B - self._first_size, 0)
         ending_B = np.where(plain_B, costs.plain_P[place_B], costs.finish_PNS[place_B, node_B, size_B])
@@ -123,13 +134,13 @@ class DecisionWalk:
     def _go_on(self, seconds_B: np.ndarray, emitted_B: np.ndarray, ended_B: np.ndarray) -> Outcome:
         place_B = self.place_B + emitted_B
         if ended_B.any():
-            recent_E4 = self._recent_B4[ended_B]
+            recent_E4 = self.recent_B4[ended_B]
             recent_E4[:, :-1] = recent_E4[:, 1:]
             recent_E4[:, -1] = emitted_B[ended_B]
-            self._recent_B4[ended_B] = recent_E4
-            self._cycles_B += ended_B
-            self._since_draft_B += emitted_B
-        finished_B = ended_B & (place_B >= self._end_B)
+            self.recent_B4[ended_B] = recent_E4
+            self.cycles_B += ended_B
+            self.since_draft_B += emitted_B
+        finished_B = ended_B & (place_B >= self.end_B)
         # Of a text's last token nobody is asked: it is a plain step.
         last_B = ended_B & ~finished_B
         last_B[last_B] = ~self.table.asked_P[place_B[last_B]]
@@ -155,7 +166,7 @@ def replay_texts(table: DecisionTable, costs: DecisionCosts, decide: Decide) -> 
     walk.start(np.arange(table.texts), np.arange(table.texts))
     walk.keep(open_T)
     while len(open_T):
-        outcome = walk.step(decide(walk.features(), walk.allowed(), walk))
+        outcome = walk.step(decide(walk.features(), walk.allowed()))
         seconds_T[open_T] += outcome.seconds_B
         if outcome.finished_B.any():
             walk.keep(np.flatnonzero(~outcome.finished_B))

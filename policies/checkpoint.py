@@ -12,11 +12,11 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from stable_baselines3 import PPO
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from decoding.artifacts import load_tensors, read_json, save_tensors, sha256_file, write_json
@@ -59,16 +59,20 @@ class Header:
             raise TypeError("timesteps or reference is mistyped")
 
 
-def save(folder: Path, model: PPO, run: Mapping[str, Any], reference: float, *, finished: bool) -> None:
+def save(
+    folder: Path, model: OnPolicyAlgorithm, run: Mapping[str, Any], reference: float, *, finished: bool
+) -> None:
     """Write a checkpoint of `model` into `folder`, atomically, in place of an older one."""
     folder.mkdir(parents=True, exist_ok=True)
     # Each step count has a file of its own: the one that the header names is never overwritten.
     file = folder / f"checkpoint-{model.num_timesteps}{'-finished' if finished else ''}.safetensors"
-    python_state, numpy_state = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002 (SB3 draws from it)
+    python_state, numpy_state = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002 (SB3's)
     assert isinstance(numpy_state, dict)
     tensors = {f"policy.{name}": tensor for name, tensor in model.policy.state_dict().items()}
     for index, state in model.policy.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items()}
+    if lanes := _lanes_of(model):
+        tensors |= {f"env.{name}": torch.from_numpy(array) for name, array in lanes.export_state().items()}
     tensors["random.torch"] = torch.get_rng_state()
     tensors["random.python"] = torch.tensor(python_state[1], dtype=torch.int64)
     tensors["random.numpy"] = torch.from_numpy(numpy_state["state"]["key"].astype(np.int64))
@@ -117,7 +121,7 @@ def read_header(folder: Path, run: Mapping[str, Any]) -> Header | None:
     return header
 
 
-def restore(folder: Path, header: Header, model: PPO) -> None:
+def restore(folder: Path, header: Header, model: OnPolicyAlgorithm) -> None:
     """Put `model`, its environment's `np_random` and the global generators where the checkpoint left them.
 
     The environment itself starts afresh from its `np_random`: `TrainingCallback` resets it before every
@@ -137,6 +141,11 @@ def restore(folder: Path, header: Header, model: PPO) -> None:
     model.num_timesteps, model._n_updates = header.timesteps, header.updates
     assert model.env is not None
     assert model.observation_space.shape is not None
+    if lanes := _lanes_of(model):
+        state = {name: tensor.numpy() for name, tensor in _under(tensors, "env.").items()}
+        model._last_obs = lanes.restore_state(state)
+        model._last_episode_starts = lanes.episode_starts()
+        return
     # Nothing may draw from, or seed again, the `np_random` just restored: not the seed that waits for the
     # environment's first reset, nor the reset by which `learn` gets a first observation. The placeholder is
     # replaced when the rollout starts.
@@ -144,7 +153,24 @@ def restore(folder: Path, header: Header, model: PPO) -> None:
     model._last_obs = np.zeros((1, *model.observation_space.shape), dtype=np.float32)
 
 
-def _env_random(model: PPO) -> np.random.Generator:
+class Lanes(Protocol):
+    """A vectorised environment whose episodes under way can be saved."""
+
+    rng: np.random.Generator
+
+    def export_state(self) -> dict[str, np.ndarray]: ...
+    def restore_state(self, state: dict[str, np.ndarray]) -> np.ndarray: ...
+    def episode_starts(self) -> np.ndarray: ...
+
+
+def _lanes_of(model: OnPolicyAlgorithm) -> Lanes | None:
+    env: Any = model.env
+    return env if hasattr(env, "export_state") else None
+
+
+def _env_random(model: OnPolicyAlgorithm) -> np.random.Generator:
+    if lanes := _lanes_of(model):
+        return lanes.rng
     env = model.env
     assert isinstance(env, DummyVecEnv)
     generator: np.random.Generator = env.envs[0].unwrapped.np_random

@@ -150,7 +150,7 @@ def train(
     Returns:
         The trained model; at once if the checkpoint is finished. ValueError if it is of another run.
     """
-    identity = _identity_of(settings, seed, run)
+    identity = identity_of(settings, seed, run)
     header = checkpoint.read_header(folder, identity)
     if header is not None:
         reference = header.reference
@@ -170,7 +170,8 @@ def train(
     return model
 
 
-def _identity_of(settings: PPOSettings, seed: int, run: Mapping[str, Any] | None) -> dict[str, Any]:
+def identity_of(settings: PPOSettings, seed: int, run: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a checkpoint is of."""
     return {**(run or {}), "settings": asdict(settings), "seed": seed}
 
 
@@ -181,7 +182,7 @@ def is_finished(
 
     ValueError if it holds another run's: ask before anything is written.
     """
-    header = checkpoint.read_header(folder, _identity_of(settings, seed, run))
+    header = checkpoint.read_header(folder, identity_of(settings, seed, run))
     return header is not None and header.finished
 
 
@@ -194,7 +195,7 @@ def load_trained(
     run: Mapping[str, Any] | None = None,
 ) -> PPO:
     """The finished model in `folder`, as `train` was asked for it; ValueError if there is none."""
-    header = checkpoint.read_header(folder, _identity_of(settings, seed, run))
+    header = checkpoint.read_header(folder, identity_of(settings, seed, run))
     if header is None or not header.finished:
         raise ValueError(f"the training in {folder} is not finished: run it again to go on, then export")
     model = build_ppo(env, settings, seed, reference=header.reference)

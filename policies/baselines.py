@@ -1,0 +1,210 @@
+"""Hand-written rules: constants, and expected gain over cost.
+
+All of them are functions of a policy's features alone, so that the same code decides in replay, a batch at a
+time, and in a decoder (`Deciding`).
+
+Legend: B questions, A actions, F features, S sizes, K buckets of match lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from decoding.controller import DraftView, QuestionKind, RootChoice
+from decoding.cycle_features import MATCH_SCALE, CycleFeatures
+from decoding.decision_costs import DecisionCosts
+from decoding.decision_table import ROOT_NODE, DecisionTable, Nodes
+from decoding.decision_values import decided, realised_costs
+from decoding.decision_walk import Decide, replay_texts
+from decoding.decisions import PLAIN_ACTION, DecisionController, Decisions
+from decoding.features import CONTEXT_MIDDLE, CONTEXT_SCALE
+from decoding.profile import CostProfile
+
+# Upper ends of the buckets of match lengths; 0 = no match.
+MATCH_BUCKETS = (0, 2, 4, 8)
+# The growth of a level's expected tokens that is assumed; the best on training texts is kept.
+GROWTHS = (0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A constant: what is drafted, how deep, how much of it is verified. `composite`: the lookup where there
+    is a match, else the head; then `choice` is ALL."""
+
+    choice: RootChoice
+    draft_depth: int
+    verification_size: int
+    composite: bool = False
+
+    def __str__(self) -> str:
+        if self.choice == RootChoice.PLAIN:
+            return "plain"
+        name = "composite" if self.composite else self.choice.name.lower()
+        depth = f"{self.draft_depth}x" if self.draft_depth else ""
+        return f"{name} {depth}{self.verification_size}"
+
+
+def settings_of(decisions: Decisions) -> Iterator[Setting]:
+    """The whole grid of constants that these decisions can follow, the plain one first."""
+    yield Setting(RootChoice.PLAIN, 0, 0)
+    for choice in decisions.choices:
+        depths = [0] if choice == RootChoice.LOOKUP else range(1, decisions.max_depth + 1)
+        yield from (Setting(choice, depth, size) for depth in depths for size in decisions.sizes)
+    if {RootChoice.ALL, RootChoice.LOOKUP} <= set(decisions.choices):
+        for depth in range(1, decisions.max_depth + 1):
+            yield from (Setting(RootChoice.ALL, depth, size, composite=True) for size in decisions.sizes)
+
+
+def constant(features: CycleFeatures, decisions: Decisions, setting: Setting) -> Decide:
+    """The same in every cycle, as far as it is allowed: a lookup without a match is a plain step, the head
+    alone without one is the draft of all, and a size above the draft's is all of it."""
+    root, depth, match = (features.names.index(name) for name in ("at_root", "draft_depth", "match_length"))
+    more = decisions.continue_action
+    if setting.choice == RootChoice.PLAIN:
+        return lambda features_BF, allowed_BA: np.zeros(len(features_BF), dtype=np.int64)
+    wanted = decisions.verify_action(setting.verification_size)
+    order = [decisions.draft_action(setting.choice)]
+    if setting.choice == RootChoice.HEAD and RootChoice.ALL in decisions.choices:
+        order.append(decisions.draft_action(RootChoice.ALL))
+    order.append(PLAIN_ACTION)
+
+    def decide(features_BF: np.ndarray, allowed_BA: np.ndarray) -> np.ndarray:
+        first_B = np.array(order)[allowed_BA[:, order].argmax(axis=1)]
+        if setting.composite:
+            lookup = decisions.draft_action(RootChoice.LOOKUP)
+            first_B = np.where(features_BF[:, match] > 0, lookup, first_B)
+        depth_B = np.rint(features_BF[:, depth] * features.max_depth)
+        deeper_B = (depth_B < setting.draft_depth) & allowed_BA[:, more]
+        largest_B = wanted - allowed_BA[:, more + 1 : wanted + 1][:, ::-1].argmax(axis=1)
+        later_B = np.where(deeper_B, more, largest_B)
+        actions_B: np.ndarray = np.where(features_BF[:, root] > 0, first_B, later_B)
+        return actions_B
+
+    return decide
+
+
+def best_constant(
+    table: DecisionTable, costs: DecisionCosts, settings: Sequence[Setting] | None = None
+) -> tuple[Setting, dict[Setting, np.ndarray]]:
+    """The constant of least total seconds, and the seconds of each text under every one."""
+    seconds = {
+        setting: replay_texts(table, costs, constant(table.features, table.decisions, setting))
+        for setting in (settings or list(settings_of(table.decisions)))
+    }
+    return min(seconds, key=lambda setting: float(seconds[setting].sum())), seconds
+
+
+class ExpectedGain:
+    """Stop when the next level's expected tokens are worth less than its time; verify the size whose
+    expected tokens, less its time, are most (CAST, arXiv 2510.26577; vLLM's adaptive verification).
+
+    Args:
+        features: of the questions.
+        decisions: what can be answered.
+        profile: the machine's costs.
+        rate: tokens per second, the worth of a token.
+        growth: what a level is expected to add, over what the one before it added.
+        root_actions: at the root, for each bucket of match lengths (`MATCH_BUCKETS`, and above).
+    """
+
+    def __init__(
+        self,
+        features: CycleFeatures,
+        decisions: Decisions,
+        profile: CostProfile,
+        rate: float,
+        growth: float,
+        root_actions: Sequence[int],
+    ) -> None:
+        self.decisions, self.profile = decisions, profile
+        self.rate, self.growth, self.root_actions = rate, growth, tuple(root_actions)
+        self._max_depth = features.max_depth
+        names = ("at_root", "draft_depth", "level_sum", "match_length", "log2_context_length")
+        self._root, self._depth, self._level, self._match, self._context = map(features.names.index, names)
+        first = features.names.index(f"expected_{features.sizes[0]}")
+        self._expected = slice(first, first + len(features.sizes))
+        self._rows = np.array(features.sizes) + 1
+
+    def __call__(self, features_BF: np.ndarray, allowed_BA: np.ndarray) -> np.ndarray:
+        more = self.decisions.continue_action
+        context_B = np.rint(2.0 ** (features_BF[:, self._context] * CONTEXT_SCALE + CONTEXT_MIDDLE))
+        context_B = np.maximum(1, context_B).astype(np.int64)
+        seconds_BS = self.profile.verification_seconds(self._rows[None], context_B[:, None])
+        worth_BS = features_BF[:, self._expected] - self.rate * seconds_BS
+        verify_B = more + 1 + np.where(allowed_BA[:, more + 1 :], worth_BS, -np.inf).argmax(axis=1)
+        level_B = np.rint(features_BF[:, self._depth] * self._max_depth).astype(np.int64)
+        deepest = len(self.profile.levels[self.profile.source(False)])
+        next_B = np.minimum(level_B + 1, deepest)
+        cost_B = self.profile.level_seconds(next_B, context_B, 1, self.profile.source(False))
+        gain_B = self.growth * features_BF[:, self._level]
+        continues_B = allowed_BA[:, more] & (gain_B > self.rate * cost_B)
+        match_B = np.rint(2.0 ** (features_BF[:, self._match] * MATCH_SCALE) - 1)
+        first_B = np.array(self.root_actions)[np.searchsorted(MATCH_BUCKETS, match_B)]
+        first_B = np.where(allowed_BA[np.arange(len(first_B)), first_B], first_B, PLAIN_ACTION)
+        later_B = np.where(continues_B, more, verify_B)
+        actions_B: np.ndarray = np.where(features_BF[:, self._root] > 0, first_B, later_B)
+        return actions_B
+
+
+def fit_expected_gain(
+    table: DecisionTable, costs: DecisionCosts, profile: CostProfile, rate: float
+) -> ExpectedGain:
+    """The rule with the growth and the root's actions that are best on these texts.
+
+    Args:
+        rate: tokens per second to begin with, e.g. of the best constant.
+    """
+    rules = []
+    for growth in GROWTHS:
+        rule = _with_roots(table, costs, profile, rate, growth)
+        seconds = float(replay_texts(table, costs, rule).sum())
+        rules.append((seconds, growth))
+    seconds, growth = min(rules)
+    return _with_roots(table, costs, profile, max(rate, table.positions / seconds), growth)
+
+
+def _with_roots(
+    table: DecisionTable, costs: DecisionCosts, profile: CostProfile, rate: float, growth: float
+) -> ExpectedGain:
+    """Before a draft nothing is known of it: of each bucket of matches the draft that cost least there."""
+    decisions, nodes = table.decisions, Nodes.of(table.decisions)
+    blank = [PLAIN_ACTION] * (len(MATCH_BUCKETS) + 1)
+    rule = ExpectedGain(table.features, decisions, profile, rate, growth, blank)
+    cost_PN = realised_costs(table, costs, decided(table, rule), rate)
+    match = table.features.names.index("match_length")
+    match_P = np.rint(2.0 ** (table.features_PNF[:, ROOT_NODE, match] * MATCH_SCALE) - 1)
+    bucket_P = np.searchsorted(MATCH_BUCKETS, match_P)
+    actions = []
+    for bucket in range(len(blank)):
+        there_P = (bucket_P == bucket) & table.asked_P
+        means = {PLAIN_ACTION: (rate * (costs.plain_P[there_P] + costs.question) - 1.0).mean()}
+        for choice in decisions.choices:
+            action, first = decisions.draft_action(choice), nodes.choice.index(choice)
+            if there_P.any() and table.allowed_PNA[there_P, ROOT_NODE, action].all():
+                arrive_P = rate * (costs.arrive_PN[there_P, first] + costs.question)
+                means[action] = (arrive_P + cost_PN[there_P, first]).mean()
+        actions.append(min(means, key=lambda one: means[one]) if there_P.any() else PLAIN_ACTION)
+    return ExpectedGain(table.features, decisions, profile, rate, growth, actions)
+
+
+class Deciding:
+    """Lets a rule, or any other function of the features, decide in a session: a `decoding.decisions.Decides`.
+
+    Args:
+        decide: of a batch of questions.
+        features: what it sees.
+    """
+
+    def __init__(self, decide: Decide, features: CycleFeatures) -> None:
+        self._decide, self._features = decide, features
+
+    def decide(self, kind: QuestionKind, view: DraftView, allowed: Sequence[bool]) -> int:
+        return int(self._decide(self._features(view)[None], np.array([allowed]))[0])
+
+
+def controller(decide: Decide, features: CycleFeatures, decisions: Decisions) -> DecisionController:
+    """A controller that decides so."""
+    return DecisionController(decisions, Deciding(decide, features))
