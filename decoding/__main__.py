@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
     from decoding import native
     from decoding.controller import PlainController
     from decoding.decoder import SpeculativeDecoder, fresh_seed
-    from decoding.exported import ExportedController
+    from decoding.exported_cycle import load_policy
     from decoding.machine import use_threads
     from decoding.sampling import Sampling
     from decoding.session import check_rule
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> None:
     if not options.prompt.strip():
         raise ValueError("the prompt is empty: give some text")
     if options.policy is not None:
-        ExportedController.load(options.policy)  # nor need one in this folder
+        load_policy(options.policy)  # nor need one in this folder
     if options.max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens is {options.max_new_tokens}, must be >= 1")
     decoder = SpeculativeDecoder.from_pretrained(

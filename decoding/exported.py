@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -148,15 +148,19 @@ class Network:
 
     def action(self, features: np.ndarray) -> int | None:
         """Index of the largest output, the first at a tie; None if an output is not a number."""
+        outputs = self.outputs(features)
+        best = int(outputs.argmax())  # numpy's argmax is a NaN wherever there is one
+        return best if outputs[best] == outputs[best] else None
+
+    def outputs(self, features: np.ndarray) -> np.ndarray:
+        """float32, one an action, not finite where weights or features overflow."""
         x = features
         with np.errstate(all="ignore"):
             for weight, bias in self.layers[:-1]:
                 x = weight @ x + bias
                 x = np.maximum(x, 0.0) if self.activation == "relu" else np.tanh(x)
             weight, bias = self.layers[-1]
-            outputs = weight @ x + bias
-        best = int(outputs.argmax())  # numpy's argmax is a NaN wherever there is one
-        return best if outputs[best] == outputs[best] else None
+            return weight @ x + bias
 
 
 class ExportedController:
@@ -190,13 +194,11 @@ class ExportedController:
             raise ValueError(f"policy {folder / INFO_FILE} lacks {error}: export it again") from None
         except (TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"policy {folder / INFO_FILE} cannot be used: {error}") from None
-        weights = {
-            name: tensor.float().numpy()
-            for name, tensor in load_tensors(folder / WEIGHTS_FILE, "policy weights").items()
-        }
+        weights = read_weights(folder)
         try:
             networks = {
-                kind: _network(weights, kind, widths[kind], activations[kind]) for kind in ("depth", "size")
+                kind: read_network(weights, kind, widths[kind], activations[kind])
+                for kind in ("depth", "size")
             }
             check_ends(info, networks["depth"], networks["size"])
         except (KeyError, TypeError, ValueError) as error:
@@ -207,20 +209,7 @@ class ExportedController:
 
     def check(self, target_fingerprint: str, drafter_fingerprint: str, device: str, dtype: str) -> list[str]:
         """Refuse other models than it was trained for; return one warning for each other difference."""
-        for what, given in (("target", target_fingerprint), ("drafter", drafter_fingerprint)):
-            trained = self.info.fingerprints[what]
-            if given != trained:
-                raise ValueError(
-                    f"the policy was trained for {what} {trained}, this is {given}: train a policy for it"
-                )
-        return [
-            f"the policy was trained on {what} {trained}, this is {given}: its timing may not fit"
-            for what, trained, given in (
-                ("device", self.info.device, device),
-                ("dtype", self.info.dtype, dtype),
-            )
-            if trained != given
-        ]
+        return check_models(self.info, target_fingerprint, drafter_fingerprint, device, dtype)
 
     def wants_draft(self, view: DraftView) -> bool:
         return self._continues(view, self._constant.wants_draft)
@@ -245,7 +234,40 @@ class ExportedController:
         return self.info.verification_sizes[action]
 
 
-def _network(weights: Mapping[str, np.ndarray], kind: str, widths: list[int], activation: str) -> Network:
+class Trained(Protocol):
+    """What every exported policy says of where it was trained."""
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+
+
+def check_models(info: Trained, target: str, drafter: str, device: str, dtype: str) -> list[str]:
+    """ValueError for another target or drafter, by fingerprint; a warning for each other difference."""
+    for what, given in (("target", target), ("drafter", drafter)):
+        trained = info.fingerprints[what]
+        if given != trained:
+            raise ValueError(
+                f"the policy was trained for {what} {trained}, this is {given}: train a policy for it"
+            )
+    return [
+        f"the policy was trained on {what} {trained}, this is {given}: its timing may not fit"
+        for what, trained, given in (("device", info.device, device), ("dtype", info.dtype, dtype))
+        if trained != given
+    ]
+
+
+def read_weights(folder: Path) -> dict[str, np.ndarray]:
+    """The float32 arrays of a policy folder."""
+    tensors = load_tensors(folder / WEIGHTS_FILE, "policy weights")
+    return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+
+
+def read_network(weights: Mapping[str, np.ndarray], kind: str, widths: list[int], activation: str) -> Network:
+    """The network of this name; KeyError or ValueError if the arrays are not those of these widths."""
     layers = []
     for index, (inputs, outputs) in enumerate(pairwise(widths)):
         weight, bias = (weights[f"{kind}.{index}.{part}"] for part in ("weight", "bias"))

@@ -9,7 +9,6 @@ Legend: B questions, A actions, F features, S sizes, K buckets of match lengths.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,29 +21,12 @@ from decoding.decision_walk import Decide, replay_texts
 from decoding.decisions import PLAIN_ACTION, DecisionController, Decisions
 from decoding.features import CONTEXT_MIDDLE, CONTEXT_SCALE
 from decoding.profile import CostProfile
+from decoding.setting import Setting
 
 # Upper ends of the buckets of match lengths; 0 = no match.
 MATCH_BUCKETS = (0, 2, 4, 8)
 # The growth of a level's expected tokens that is assumed; the best on training texts is kept.
 GROWTHS = (0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A constant: what is drafted, how deep, how much of it is verified. `composite`: the lookup where there
-    is a match, else the head; then `choice` is ALL."""
-
-    choice: RootChoice
-    draft_depth: int
-    verification_size: int
-    composite: bool = False
-
-    def __str__(self) -> str:
-        if self.choice == RootChoice.PLAIN:
-            return "plain"
-        name = "composite" if self.composite else self.choice.name.lower()
-        depth = f"{self.draft_depth}x" if self.draft_depth else ""
-        return f"{name} {depth}{self.verification_size}"
 
 
 def settings_of(decisions: Decisions) -> Iterator[Setting]:
