@@ -106,8 +106,9 @@ class DecisionWalk:
         ended_B = next_B < 0
         seconds_B = np.where(node_B == ROOT_NODE, costs.start_P[place_B], 0.0) + costs.question
         seconds_B += np.where(ended_B, 0.0, costs.arrive_PN[place_B, next_B])
-        first_B = ~ended_B & (node_B == ROOT_NODE) & ~self.table.lookup_PN[place_B, next_B]
-        first_B &= self.table.levels_PN[place_B, next_B] > 0
+        first_B = ~ended_B & (node_B == ROOT_NODE) & (self.table.levels_PN[place_B, next_B] > 0)
+        if not costs.lookup_digests:
+            first_B &= ~self.table.lookup_PN[place_B, next_B]
         digested_B = np.minimum(self._since_draft_B, len(costs.digest_C) - 1)
         seconds_B += np.where(first_B, costs.digest_C[digested_B], 0.0)
         self._since_draft_B[first_B] = 0
@@ -115,7 +116,8 @@ class DecisionWalk:
         size_B = np.maximum(action_B - self._first_size, 0)
         ending_B = np.where(plain_B, costs.plain_P[place_B], costs.finish_PNS[place_B, node_B, size_B])
         seconds_B += np.where(ended_B, ending_B, 0.0)
-        emitted_B = np.where(plain_B, 1, self.table.emitted_PNS[place_B, node_B, size_B]) * ended_B
+        verified_B = self.table.emitted_PNS[place_B, node_B, size_B].astype(np.int64)
+        emitted_B = np.where(plain_B, 1, verified_B) * ended_B
         self.cycle_seconds_B = np.where(self.node_B == ROOT_NODE, 0.0, self.cycle_seconds_B) + seconds_B
         self.node_B = np.where(ended_B, ROOT_NODE, next_B)
         return self._go_on(seconds_B, emitted_B, ended_B)
