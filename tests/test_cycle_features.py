@@ -91,6 +91,12 @@ def test_a_root_by_hand() -> None:
     )
 
 
+def test_a_lookup_without_a_match_reads_as_none() -> None:
+    """Whatever else its hint says."""
+    views = [DraftView(tree(), 4, 64, 3, lookup=hint) for hint in (None, LookupHint(0, 0.5, True))]
+    np.testing.assert_array_equal(FEATURES(views[0]), FEATURES(views[1]))
+
+
 def test_a_lookup_alone_by_hand() -> None:
     """It is joined, not drafted: of its levels the last is shown."""
     chain = DraftTree(9)

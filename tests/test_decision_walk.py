@@ -26,6 +26,7 @@ from tests.traced_worlds import CHOICES, DEPTH, MERGED, PROMPTS, WORLDS, Case, s
 
 SIZES = (1, 2, 5, 9, 24)
 RATIOS = (0.5, 20.0)
+DEEPEST = DEPTH + 2  # beyond the recording: a draft that went no further
 
 
 @dataclass
@@ -82,14 +83,14 @@ def table_of(case: Case, decisions: Decisions) -> DecisionTable:
 
 
 def by_session(case: Case, table: DecisionTable, costs: CostProfile, seed: int) -> list[CycleFacts]:
-    """The text's cycles. The session is told the decisions' depth, not the recording's."""
+    """The text's cycles. The session asks as deep as a live one; the decisions end where they end."""
     decider = AtRandom(table.features, np.random.default_rng([seed, case.prompt]))
     controller = DecisionController(table.decisions, decider)
     session = ReplaySession(
         traced(case),
         costs,
         max_new_tokens=tokens_of(case),
-        draft_depth=table.decisions.max_depth,
+        draft_depth=DEEPEST,
         composite=case.world.startswith("composite"),
     )
     cycles = []
@@ -108,6 +109,7 @@ class OneText:
         self._cycles, self._policy = list(cycles), policy
         self._questions = list(cycles[0].asked)
         self._extra = 0
+        self.seconds = 0.0  # of the cycles so far
 
     def answer(self, walk: DecisionWalk, lane: int, features: np.ndarray, allowed: np.ndarray) -> int:
         here = walk.place_B[lane], walk.node_B[lane]
@@ -130,12 +132,14 @@ class OneText:
         assert not self._questions
         cycle = self._cycles.pop(0)
         expected = cycle.seconds + self._policy * self._extra
+        self.seconds += expected
         assert walk.cycle_seconds_B[lane] == pytest.approx(expected, rel=1e-5)
         emitted, self._extra = cycle.emitted, 0
         if self._cycles and not self._cycles[0].asked:  # the last token, which nobody is asked about
             last = self._cycles.pop(0)
             assert not self._cycles
             emitted += last.emitted
+            self.seconds += last.seconds
         assert outcome.emitted_B[lane] == emitted
         assert outcome.finished_B[lane] == (not self._cycles)
         if self._cycles:
@@ -168,6 +172,9 @@ def check_walk(
         for lane in range(lanes):
             checks[lane].check(walk, lane, outcome)
             seconds_T[text_of[lane]] += outcome.seconds_B[lane]
+            if outcome.finished_B[lane]:
+                assert walk.place_B[lane] == table.starts[text_of[lane] + 1]
+                assert seconds_T[text_of[lane]] == pytest.approx(checks[lane].seconds, rel=1e-5)
             if outcome.finished_B[lane] and waiting:
                 begin(lane)
             elif outcome.finished_B[lane]:
@@ -191,7 +198,7 @@ def costs_of(sources: str) -> CostProfile:
     name=st.sampled_from([*WORLDS, *MERGED, *MERGED]),
     which=st.sampled_from([(0, 1, 2), (0, 1, 2), (0,), (1,), (2,), (1, 2), (2, 0)]),
     temperature=st.sampled_from([0.0, 1.0]),
-    max_depth=st.integers(1, DEPTH + 2),
+    max_depth=st.integers(1, DEEPEST),
     sources=st.sampled_from(["both", "both", "head", "lookup"]),
     lanes=st.integers(1, len(PROMPTS)),
     seed=st.integers(0, 999),

@@ -184,6 +184,8 @@ def test_live_cycles_do_what_was_decided(name: str, prompt: int, max_depth: int,
             continue
         assert [kind for kind, _, _ in asked].count("draft") == 1
         assert asked[0][0] == "draft"
+        # At the deepest there is nothing to continue: of the finished draft only its size is asked.
+        assert all(kind != "level" or depth < max_depth for kind, depth, _ in asked)
         last = asked[-1][2]
         if last == PLAIN_ACTION:
             assert (len(asked), record.draft_depth, record.verification_size) == (1, 0, 0)
