@@ -73,7 +73,7 @@ class CycleFeatures:
             ("level_second", 0.0, 1.0),
             ("level_sum", 0.0, 1.0),
             ("level_margin", 0.0, 1.0),
-            *((f"expected_{size}", 0.0, 1.0) for size in self.sizes),
+            *((f"expected_{size}", 0.0, float(self.max_depth)) for size in self.sizes),
             ("match_length", 0.0, 1.0),
             ("match_share", 0.0, 1.0),
             ("agrees", -1.0, 1.0),
@@ -138,7 +138,7 @@ class CycleFeatures:
             for score in best[start:size]:
                 total += _probability(score)
             start = size
-            found.append(min(1.0, total / self.max_depth))
+            found.append(min(float(self.max_depth), total))
         return found
 
 

@@ -5,7 +5,7 @@ Legend: P positions, N nodes, A actions, S sizes, C counts of tokens to digest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -36,12 +36,6 @@ class DecisionCosts:
     digest_C: np.ndarray
     question: float
     lookup_digests: bool = False
-
-    def scaled(self, factor: float) -> DecisionCosts:
-        """All of them times a factor."""
-        names = ("start_P", "plain_P", "arrive_PN", "finish_PNS", "digest_C")
-        arrays = {name: getattr(self, name) * factor for name in names}
-        return replace(self, question=self.question * factor, **arrays)
 
 
 def decision_costs(

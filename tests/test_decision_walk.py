@@ -287,15 +287,20 @@ def test_an_action_that_is_not_allowed_is_refused() -> None:
     assert np.array_equal(before[1], walk.node_B)
 
 
-def test_costs_scale() -> None:
-    """Three times the seconds of everything, questions included."""
+def test_every_question_costs_its_seconds() -> None:
+    """As many as were answered, of whichever policy; None = the profile's own."""
     table = mixed_table()
-    costs = decision_costs(table, profile(0.004), question_seconds=0.01)
-    assert costs.question == 0.01
-    seconds_T = replay_texts(table, costs, by_hash)
-    np.testing.assert_allclose(replay_texts(table, costs.scaled(3.0), by_hash), 3 * seconds_T, rtol=1e-5)
-    asked = replace(costs, question=0.0)
-    assert (replay_texts(table, asked, by_hash) < seconds_T)[table.asked_P[table.starts[:-1]]].all()
+    assert decision_costs(table, profile()).question == profile().policy
+    free, dear = (decision_costs(table, profile(0.004), question_seconds=one) for one in (0.0, 0.25))
+    asked_T = np.zeros(table.texts)
+
+    def counting(features_BF: np.ndarray, allowed_BA: np.ndarray, walk: DecisionWalk) -> np.ndarray:
+        np.add.at(asked_T, np.searchsorted(table.starts, walk.place_B, side="right") - 1, 1)
+        return by_hash(features_BF, allowed_BA, walk)
+
+    seconds_T = replay_texts(table, free, counting)
+    np.testing.assert_allclose(replay_texts(table, dear, by_hash), seconds_T + 0.25 * asked_T, rtol=1e-5)
+    assert set(np.flatnonzero(asked_T == 0)) == {1, 6}
 
 
 def test_a_profile_of_fewer_levels_or_rows_is_refused() -> None:
