@@ -267,7 +267,7 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
 
 
 def read_network(weights: Mapping[str, np.ndarray], kind: str, widths: list[int], activation: str) -> Network:
-    """The network of this name; KeyError or ValueError if the arrays are not those of these widths."""
+    """The network of this name; KeyError or ValueError if the arrays do not have these widths."""
     layers = []
     for index, (inputs, outputs) in enumerate(pairwise(widths)):
         weight, bias = (weights[f"{kind}.{index}.{part}"] for part in ("weight", "bias"))

@@ -1,7 +1,7 @@
 """Decode with an exported policy that takes every decision of a cycle: one small network in numpy.
 
-A folder like that of `exported.py`: `policy.safetensors` holds `cycle.{layer}.{weight,bias}`, `policy.json` has
-"kind": "cycle".
+A folder like that of `exported.py`: `policy.safetensors` holds `cycle.{layer}.{weight,bias}`, and
+`policy.json` has "kind": "cycle".
 """
 
 from __future__ import annotations

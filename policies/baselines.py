@@ -173,7 +173,7 @@ def _with_roots(
 
 
 class Deciding:
-    """Lets a rule, or any other function of the features, decide in a session: a `decoding.decisions.Decides`.
+    """Lets a rule, or any other function of the features, decide in a session: `decoding.decisions.Decides`.
 
     Args:
         decide: of a batch of questions.
