@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from rich.console import Console
 
+from commands.cycle_policy import POLICY_WEIGHTS
 from commands.run import INFO_FILE, make_environment, ppo_settings, training_record
 from configs.schema import Config
+from decoding.artifacts import load_tensors
 from decoding.exported import PolicyInfo
+from decoding.exported_cycle import KIND, CyclePolicyInfo
 from decoding.session import Session
-from policies.export import export_policy
+from policies.export import export_cycle, export_policy, network_of_layers
 from policies.ppo import load_trained
 
 
@@ -19,6 +25,9 @@ def export(config: Config, out: Path) -> None:
     record = training_record(out)
     if "info" not in record:
         raise ValueError(f"{out / INFO_FILE} says of no finished training: run train.py policy first")
+    if record["info"].get("kind") == KIND:
+        export_trained_cycle(record["info"], out)
+        return
     try:
         info = PolicyInfo.from_json(record["info"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -39,3 +48,30 @@ def export(config: Config, out: Path) -> None:
     ]
     export_policy(out / "policy", models[0], models[1], info)
     print(f"wrote {out / 'policy'}: decode with python -m decoding PROMPT --policy {out / 'policy'}")
+
+
+def export_trained_cycle(raw: dict[str, Any], out: Path) -> None:
+    """The same of the policy that takes every decision."""
+    try:
+        info = CyclePolicyInfo.from_json(raw)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{out / INFO_FILE} is damaged ({error}): remove it, run train.py policy") from None
+    weights = load_tensors(out / "training" / POLICY_WEIGHTS, "trained policy")
+    export_cycle(out / "policy", network_of_layers(_layers(weights)), info)
+    for warning in info.collapse:
+        Console().print(f"[bold red]collapsed: {warning}")
+    print(f"wrote {out / 'policy'}: decode with python -m decoding PROMPT --policy {out / 'policy'}")
+
+
+def _layers(weights: dict[str, torch.Tensor]) -> list[torch.nn.Module]:
+    """The linear layers that decide, in order, with ReLU between them."""
+    prefix = "mlp_extractor.policy_net."
+    indices = {int(name.removeprefix(prefix).split(".")[0]) for name in weights if name.startswith(prefix)}
+    names = [*(f"{prefix}{index}" for index in sorted(indices)), "action_net"]
+    modules: list[torch.nn.Module] = []
+    for name in names:
+        weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        layer = torch.nn.Linear(weight.shape[1], weight.shape[0])
+        layer.load_state_dict({"weight": weight, "bias": bias})
+        modules += [layer, torch.nn.ReLU()]
+    return modules[:-1]

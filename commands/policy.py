@@ -36,6 +36,11 @@ from policies.ppo import is_finished, train
 
 def train_policy(config: Config, out: Path) -> None:
     """Train the depth policy, then the size policy, on the real loop; score the pair on validation."""
+    if config.policy.preset == "default":
+        from commands.cycle_policy import train_cycle_policy
+
+        train_cycle_policy(config, out)
+        return
     workload = load_workload(config.workload.files)
     picks = {"categories": config.workload.categories, "languages": config.workload.languages}
     requests = select(workload, "train", config.workload.train_prompts, **picks)

@@ -72,7 +72,7 @@ class LiveEnv(gymnasium.Env[np.ndarray, np.int64]):
             record = self._run(None)
             if record is None:
                 return self._observe(), {"unasked": unasked}
-            unasked.append(_cycle_info(record))
+            unasked.append(cycle_info(record))
         raise ValueError(
             f"the agent was asked nothing in {_MOST_UNASKED_CYCLES} cycles: "
             "give a partner that drafts, and requests of more than one token"
@@ -88,7 +88,7 @@ class LiveEnv(gymnasium.Env[np.ndarray, np.int64]):
         record = self._run(self._reply(int(action)))
         if record is None:
             return self._observe(), 0.0, False, False, {}
-        return last_seen, self._reward(record), True, False, _cycle_info(record)
+        return last_seen, self._reward(record), True, False, cycle_info(record)
 
     def close(self) -> None:
         """Drop the request."""
@@ -124,7 +124,7 @@ class LiveEnv(gymnasium.Env[np.ndarray, np.int64]):
         return self._features(self._question.view)
 
 
-def _cycle_info(record: CycleRecord) -> dict[str, Any]:
+def cycle_info(record: CycleRecord) -> dict[str, Any]:
     """Plain numbers: vectorised environments copy infos deeply at every step."""
     seconds = record.seconds
     return {
