@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from commands.run import INFO_FILE, make_environment, ppo_settings, training_record
+from commands.run import INFO_FILE, co_training, make_environment, training_record, usual_partner
 from configs.schema import Config
 from decoding.exported import PolicyInfo
 from decoding.session import Session
 from policies.export import export_policy
-from policies.ppo import load_trained
 
 
 def export(config: Config, out: Path) -> None:
@@ -27,14 +26,10 @@ def export(config: Config, out: Path) -> None:
     def never(rng: np.random.Generator) -> Session:
         raise AssertionError("an export decodes nothing")
 
+    turns = co_training(config, out, record["seed"], record["run"])
+    chosen = record.get("chosen", {})
     models = [
-        load_trained(
-            make_environment(kind, config, never),
-            ppo_settings(config, kind),
-            record["seed"],
-            out / "training" / kind,
-            run=record["run"],
-        )
+        turns.load(chosen.get(kind, kind), make_environment(kind, config, never, usual_partner(kind, config)))
         for kind in ("depth", "size")
     ]
     export_policy(out / "policy", models[0], models[1], info)
