@@ -145,20 +145,18 @@ class PolicySettings(Section):
     )
     partner_depths: Literal["fixed", "uniform"] = Field(
         "fixed",
-        description="uniform: instead of partner_depth, one in 1..draft.max_depth anew in every cycle",
+        description="uniform: instead, one in 1..draft.max_depth anew in every cycle",
     )
     reward: Literal["throughput"] = Field("throughput", description="tokens per wall-clock second of a cycle")
     features: Literal["full", "published"] = Field(
         "full",
-        description="published: scores, depth and length alone, and the first level is never asked for",
+        description="published: scores, depth and length alone; the first level is never asked for",
     )
     rounds: int = Field(0, ge=0, le=100, description="of training each policy beside the other, frozen")
     recordings: RepoPaths | None = Field(
         None, description="folders of train.py traces to train on instead of decoding; null: decode"
     )
-    validation_recordings: RepoPaths | None = Field(
-        None, description="of validation prompts, with recordings"
-    )
+    validation_recordings: RepoPaths | None = Field(None, description="the same of validation prompts")
     profile_file: RepoPath | None = Field(None, description="profile.json with a recording's costs")
 
 

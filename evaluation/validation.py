@@ -41,7 +41,7 @@ def validate(
     open_session: OpenSession,
     rng: np.random.Generator,
 ) -> Validation:
-    """Decode `requests` once with plain decoding, each of `learned` and the fixed `settings` (depth, size)."""
+    """Decode `requests` once: plain, each of `learned`, and the fixed `settings` (depth, size)."""
     fixed = [fixed_arm(drafter, depth, size) for depth, size in settings]
     tried = {
         name: Arm(f"after {name}", partial(_same, controller), "learned")

@@ -146,7 +146,9 @@ class CoTraining:
 
     def load(self, name: str, env: gymnasium.Env[Any, Any]) -> PPO:
         """The finished model of a turn; ValueError if it is not finished. `env`: for its spaces."""
-        turn = next(turn for turn in self.turns if turn.name == name)
+        turn = next((turn for turn in self.turns if turn.name == name), None)
+        if turn is None:
+            raise ValueError(f"there is no turn {name!r}: it was trained with more rounds, give as many")
         settings, seed, folder, run = self._about(turn)
         return load_trained(env, settings, seed, folder, run=run)
 
