@@ -17,6 +17,7 @@ from configs.schema import Config
 from decoding.artifacts import sha256_file
 from decoding.decoder import SpeculativeDecoder
 from decoding.profile import CostProfile
+from decoding.published_features import drafted_nodes
 from decoding.recorded_texts import RecordedTexts
 from decoding.replay_session import ReplaySession
 from decoding.session import Session
@@ -142,7 +143,9 @@ def _check_recordings(
             f"recordings and profile know {deepest} draft levels, draft.max_depth is "
             f"{config.draft.max_depth}: lower it, or record and profile deeper"
         )
-    largest = max(*config.policy.size.verification_sizes, config.policy.partner_size)
+    # No verification is larger than the draft.
+    nodes = drafted_nodes(config.draft.beam_width, config.draft.max_depth)
+    largest = min(nodes, max(*config.policy.size.verification_sizes, config.policy.partner_size))
     if profile.max_size < largest:
         raise ValueError(
             f"the profile knows verifications of up to {profile.max_size} nodes, the policies use {largest}: "

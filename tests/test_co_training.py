@@ -170,7 +170,7 @@ def test_a_turn_goes_on_from_the_last_weights(
 
 
 def test_the_optimisers_state_comes_with_the_weights(
-    whole: tuple[Path, dict[str, Network], World], tmp_path: Path
+    whole: tuple[Path, dict[str, Network], World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, networks, _ = whole
     env = World()(Turn("size", "size"), None)
@@ -185,8 +185,8 @@ def test_the_optimisers_state_comes_with_the_weights(
         original(source, model)
         seen.append(model)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-        patch.setattr("policies.ppo.checkpoint.start_from", keep)
+    monkeypatch.setattr(checkpoint, "start_from", keep)
+    with pytest.raises(Killed):
         train(env, SETTINGS["size"], 3, tmp_path, progress=stop, start=folder / "size")
     (model,) = seen
     assert same({"": network_of(model)}, {"": networks["size"]})
@@ -210,9 +210,10 @@ def kill_after(updates: int, folder: Path) -> str:
             died.append(place.name)
             raise Killed
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save", saving)
-        co(folder).train(World(), reference=50.0)
+        with pytest.raises(Killed):
+            co(folder).train(World(), reference=50.0)
     return died[0]
 
 
