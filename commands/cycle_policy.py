@@ -105,8 +105,8 @@ def train_cycle_policy(config: Config, out: Path) -> None:
         *(read_recorded(one, decisions, costs, question) for one in (train_folder, validation_folder))
     )
     print(
-        f"training on {world.train.table.texts} texts, {world.train.table.positions} positions, {threads} threads;"
-        f" best constant {world.constant}, {world.rate:.1f} tokens/s"
+        f"training on {world.train.table.texts} texts, {world.train.table.positions} positions,"
+        f" {threads} threads; best constant {world.constant}, {world.rate:.1f} tokens/s"
     )
     began = time.monotonic()
     candidates = [train_one(config, out, world, seed + i, run) for i in range(config.policy.cycle.seeds)]

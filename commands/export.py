@@ -10,14 +10,13 @@ import torch
 from rich.console import Console
 
 from commands.cycle_policy import POLICY_WEIGHTS
-from commands.run import INFO_FILE, make_environment, ppo_settings, training_record
+from commands.run import INFO_FILE, co_training, make_environment, training_record, usual_partner
 from configs.schema import Config
 from decoding.artifacts import load_tensors
 from decoding.exported import PolicyInfo
 from decoding.exported_cycle import KIND, CyclePolicyInfo
 from decoding.session import Session
 from policies.export import export_cycle, export_policy, network_of_layers
-from policies.ppo import load_trained
 
 
 def export(config: Config, out: Path) -> None:
@@ -36,14 +35,10 @@ def export(config: Config, out: Path) -> None:
     def never(rng: np.random.Generator) -> Session:
         raise AssertionError("an export decodes nothing")
 
+    turns = co_training(config, out, record["seed"], record["run"])
+    chosen = record.get("chosen", {})
     models = [
-        load_trained(
-            make_environment(kind, config, never),
-            ppo_settings(config, kind),
-            record["seed"],
-            out / "training" / kind,
-            run=record["run"],
-        )
+        turns.load(chosen.get(kind, kind), make_environment(kind, config, never, usual_partner(kind, config)))
         for kind in ("depth", "size")
     ]
     export_policy(out / "policy", models[0], models[1], info)

@@ -14,7 +14,9 @@ class PPOSettings(Section):
     rollout_steps: int = Field(512, ge=2, description="decisions between two updates")
     minibatch_size: int = Field(128, ge=2, description="decisions in a gradient step; divides rollout_steps")
     epochs: int = Field(20, ge=1, le=1000, description="passes over a rollout in one update")
-    learning_rate: float = Field(1e-3, gt=0, le=1, description="Adam's step size")
+    learning_rate: float = Field(1e-3, gt=0, le=1, description="Adam's step size, the greatest if it changes")
+    warmup_share: float = Field(0.0, ge=0, le=0.99, description="of the decisions, while it rises from 0")
+    decay: Literal["none", "linear"] = Field("none", description="linear: after that it falls to 0")
     discount: float = Field(
         0.999, gt=0, le=1, description="of later rewards; below 1 it biases against depth"
     )
@@ -127,4 +129,18 @@ class PolicySettings(Section):
     partner_size: int = Field(
         16, ge=1, le=1024, description="fixed verification_size while the depth policy trains"
     )
+    partner_depths: Literal["fixed", "uniform"] = Field(
+        "fixed",
+        description="uniform: instead, one in 1..draft.max_depth anew in every cycle",
+    )
     reward: Literal["throughput"] = Field("throughput", description="tokens per wall-clock second of a cycle")
+    features: Literal["full", "published"] = Field(
+        "full",
+        description="published: scores, depth and length alone; the first level is never asked for",
+    )
+    rounds: int = Field(0, ge=0, le=100, description="of training each policy beside the other, frozen")
+    recordings: RepoPaths | None = Field(
+        None, description="folders of train.py traces to train on instead of decoding; null: decode"
+    )
+    validation_recordings: RepoPaths | None = Field(None, description="the same of validation prompts")
+    profile_file: RepoPath | None = Field(None, description="profile.json with a recording's costs")

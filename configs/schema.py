@@ -82,6 +82,7 @@ class DraftSettings(Section):
 
     beam_width: int = Field(4, ge=1, le=32, description="nodes expanded at a level, and children of each")
     max_depth: int = Field(6, ge=1, le=32, description="greatest draft_depth a policy or a grid may ask for")
+    calibrated: bool = Field(True, description="use the drafter's calibration; false: scores as they are")
     min_match: int = Field(2, ge=1, le=32, description="shortest match in the text that a lookup drafts from")
     lookup_depth: int = Field(6, ge=1, le=64, description="most tokens of the chain that a merged tree joins")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from decoding.artifacts import load_tensors, read_json
 from decoding.calibration import Calibration
 from decoding.controller import DraftView, FixedController
 from decoding.features import DepthFeatures, SizeFeatures
+from decoding.published_features import PublishedDepthFeatures, PublishedSizeFeatures
 
 SCHEMA_VERSION = 2
 WEIGHTS_FILE = "policy.safetensors"
@@ -104,11 +105,9 @@ class PolicyInfo:
         version = raw["schema_version"]
         if version != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {version!r}, this code reads {SCHEMA_VERSION}: export again")
-        depth, size = dict(raw["features"]["depth"]), dict(raw["features"]["size"])
-        names = {"depth": depth.pop("names"), "size": size.pop("names")}
         info = cls(
-            depth_features=DepthFeatures(**depth),
-            size_features=SizeFeatures(**size),
+            depth_features=_named(DepthFeatures, PublishedDepthFeatures, "depth", raw["features"]["depth"]),
+            size_features=_named(SizeFeatures, PublishedSizeFeatures, "size", raw["features"]["size"]),
             verification_sizes=tuple(raw["actions"]["verification_sizes"]),
             fingerprints=dict(raw["fingerprints"]),
             device=str(raw["device"]),
@@ -118,13 +117,24 @@ class PolicyInfo:
             fallback=Constant(**raw["fallback"]),
             calibration=None if raw["calibration"] is None else Calibration.from_json(raw["calibration"]),
         )
-        # The names are the contract: the same code under other features would decide on other numbers.
-        for kind, built in (("depth", info.depth_features), ("size", info.size_features)):
-            if tuple(names[kind]) != built.names:
-                raise ValueError(f"its {kind} features are not those that this code computes: export again")
         if tuple(raw["actions"]["depth"]) != DEPTH_ACTIONS:
             raise ValueError(f"its depth actions are not {', '.join(DEPTH_ACTIONS)}: export again")
         return info
+
+
+Features = TypeVar("Features", DepthFeatures, SizeFeatures)
+
+
+def _named(usual: type[Features], published: type[Features], kind: str, raw: Mapping[str, Any]) -> Features:
+    """The features of these names. The names are the contract: the same network under other features would
+    decide on other numbers."""
+    shape = dict(raw)
+    names = tuple(shape.pop("names"))
+    # The first tells the two apart: nothing else of them may be built from the other's shape.
+    features = (published if "log_prob" in str(names[:1]) else usual)(**shape)
+    if features.names != names:
+        raise ValueError(f"its {kind} features are not those that this code computes: export again")
+    return features
 
 
 class Network:
@@ -168,13 +178,14 @@ class ExportedController:
 
     Args:
         info: what the networks see and choose from.
-        depth, size: the networks.
+        depth, size: the networks; without one, `info.fallback` takes its decisions: half a policy, beside
+            which the other half is trained.
 
     Attributes:
         fallbacks: decisions that could not be computed and were taken by `info.fallback` instead.
     """
 
-    def __init__(self, info: PolicyInfo, depth: Network, size: Network) -> None:
+    def __init__(self, info: PolicyInfo, depth: Network | None, size: Network | None) -> None:
         self.info = info
         self.fallbacks = 0
         self._depth, self._size = depth, size
@@ -212,12 +223,16 @@ class ExportedController:
         return check_models(self.info, target_fingerprint, drafter_fingerprint, device, dtype)
 
     def wants_draft(self, view: DraftView) -> bool:
+        if self._depth is not None and not self.info.depth_features.asks_at_root:
+            return True
         return self._continues(view, self._constant.wants_draft)
 
     def wants_level(self, view: DraftView) -> bool:
         return self._continues(view, self._constant.wants_level)
 
     def _continues(self, view: DraftView, otherwise: Callable[[DraftView], bool]) -> bool:
+        if self._depth is None:
+            return otherwise(view)
         if view.tree.depth >= self.info.depth_features.max_depth:
             return False
         action = self._depth.action(self.info.depth_features(view))
@@ -227,6 +242,8 @@ class ExportedController:
         return action == 1
 
     def verification_size(self, view: DraftView) -> int:
+        if self._size is None:
+            return self._constant.verification_size(view)
         action = self._size.action(self.info.size_features(view))
         if action is None:
             self.fallbacks += 1

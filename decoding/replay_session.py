@@ -35,7 +35,10 @@ class ReplaySession:
     Attributes:
         generated: tokens emitted so far. The text's last one is known only where a draft reached it, and
             `UNKNOWN_TOKEN` elsewhere.
+        prefill_seconds: 0, there is none.
     """
+
+    prefill_seconds = 0.0
 
     def __init__(
         self,

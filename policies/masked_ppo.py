@@ -22,6 +22,7 @@ from decoding.decision_walk import DecisionWalk
 from policies import checkpoint
 from policies.ppo import PPOSettings, identity_of
 from policies.replay_callback import Evaluate, Progress, ReplayCallback
+from policies.step_size import step_size
 
 _VALUE_EPOCHS, _VALUE_BATCH, _VALUE_RATE = 8, 4096, 2e-3
 
@@ -50,7 +51,7 @@ def build_masked_ppo(
     model = MaskablePPO(
         "MlpPolicy",
         env,
-        learning_rate=settings.learning_rate,
+        learning_rate=step_size(settings.learning_rate, settings.warmup_share, settings.decay),
         n_steps=settings.rollout_steps // env.num_envs,
         batch_size=settings.minibatch_size,
         n_epochs=settings.epochs,
