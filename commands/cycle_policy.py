@@ -13,8 +13,18 @@ from rich.console import Console
 from sb3_contrib import MaskablePPO
 
 from commands.decoder import load_decoder
+from commands.live_phase import Trained, fine_tune
 from commands.profile import fingerprints
-from commands.recorded import Recorded, check_same, decisions_of, headers, profiles, read_recorded, recordings
+from commands.recorded import (
+    Recorded,
+    check_same,
+    decisions_of,
+    headers,
+    nearest,
+    profiles,
+    read_recorded,
+    recordings,
+)
 from commands.run import INFO_FILE, training_record
 from configs.command import chosen_seed, progress_bar
 from configs.loading import dump_config
@@ -24,12 +34,19 @@ from decoding.decision_walk import Decide, replay_texts
 from decoding.decoder import SpeculativeDecoder
 from decoding.exported_cycle import CyclePolicyInfo
 from decoding.machine import use_threads
+from decoding.profile import CostProfile
 from decoding.setting import Setting
 from envs.replay import ReplayVecEnv
-from policies.baselines import best_constant, constant
+from policies.baselines import best_constant, constant, fit_expected_gain
 from policies.collapse import behaviour, collapse
 from policies.full_information import FullInformationSettings, fit, greedy
-from policies.masked_ppo import build_masked_ppo, deciding_net, fit_value, train_masked
+from policies.masked_ppo import (
+    build_masked_ppo,
+    deciding_layers,
+    deciding_net,
+    fit_value,
+    train_masked,
+)
 from policies.ppo import PPOSettings
 
 POLICY_WEIGHTS = "policy.safetensors"
@@ -44,6 +61,7 @@ class World:
         constant: the best constant of the training texts, and its rate there, tokens per second.
         hindsight: the best constant of the validation texts.
         seconds: of each constant on the validation texts.
+        rules: expected gain as it was fitted on the training texts, by temperature.
     """
 
     train: Recorded
@@ -52,6 +70,7 @@ class World:
     rate: float
     hindsight: Setting
     seconds: dict[Setting, np.ndarray]
+    rules: dict[str, dict[str, Any]]
 
     def over_constant(self, decide: Decide) -> float:
         """Tokens per second on the validation texts over those of the constant of the training texts."""
@@ -101,9 +120,9 @@ def train_cycle_policy(config: Config, out: Path) -> None:
     write_json(out / INFO_FILE, {"seed": seed, "run": run})
     write_text(out / "config.yaml", dump_config(config))
     question = config.policy.cycle.question_microseconds / 1e6
-    world = make_world(
-        *(read_recorded(one, decisions, costs, question) for one in (train_folder, validation_folder))
-    )
+    folders = (train_folder, validation_folder)
+    train, validation = (read_recorded(one, decisions, costs, question) for one in folders)
+    world = make_world(train, validation, costs)
     print(
         f"training on {world.train.table.texts} texts, {world.train.table.positions} positions,"
         f" {threads} threads; best constant {world.constant}, {world.rate:.1f} tokens/s"
@@ -113,15 +132,25 @@ def train_cycle_policy(config: Config, out: Path) -> None:
     trained = time.monotonic() - began
     best = max(candidates, key=lambda one: one.best[1])
     seconds = {"recording": recorded, "profile": profiled, "training": trained}
-    finish(config, out, decoder, world, candidates, best, seconds, {"seed": seed, "run": run})
+    done = finish(config, decoder, world, candidates, best, seconds)
+    if config.policy.cycle.live_decisions:
+        done = fine_tune(config, decoder, done, seed)
+    save_tensors(out / "training" / POLICY_WEIGHTS, done.weights)
+    write_json(out / INFO_FILE, {"seed": seed, "run": run, "info": done.info.to_json()})
+    print_outcome(done.info)
+    print(f"wrote {out / INFO_FILE}: export the policy with `python train.py export` and the same flags")
 
 
-def make_world(train: Recorded, validation: Recorded) -> World:
-    """With the constants, the yardstick."""
-    chosen, seconds = best_constant(train.table, train.costs)
+def make_world(train: Recorded, validation: Recorded, costs: list[CostProfile]) -> World:
+    """With the constants and the rule, the yardsticks."""
+    chosen, on_training = best_constant(train.table, train.costs)
     hindsight, on_validation = best_constant(validation.table, validation.costs)
-    rate = train.table.positions / float(seconds[chosen].sum())
-    return World(train, validation, chosen, rate, hindsight, on_validation)
+    rate = train.table.positions / float(on_training[chosen].sum())
+    rules = {
+        f"{temperature:g}": fit_expected_gain(table, seconds, nearest(costs, temperature), rate).fitted
+        for temperature, (table, seconds) in train.by_temperature.items()
+    }
+    return World(train, validation, chosen, rate, hindsight, on_validation, rules)
 
 
 def train_one(config: Config, out: Path, world: World, seed: int, run: dict[str, Any]) -> Candidate:
@@ -197,36 +226,29 @@ def _warm_start(
 
 def finish(
     config: Config,
-    out: Path,
     decoder: SpeculativeDecoder,
     world: World,
     candidates: list[Candidate],
     best: Candidate,
     seconds: dict[str, float],
-    record: dict[str, Any],
-) -> None:
-    """Check the best one for collapse, print, and write what the export needs."""
+) -> Trained:
+    """Check the best one for collapse, and say what is known of it."""
     kept, ratio, weights = best.best
-    env = ReplayVecEnv(world.validation.table, world.validation.costs, 1, np.random.default_rng(0))
-    ppo = PPOSettings(
-        **config.policy.cycle.ppo.model_dump() | {"timesteps": 1, "rollout_steps": 2, "minibatch_size": 2}
-    )
-    model = build_masked_ppo(env, ppo, best.seed)
-    model.policy.load_state_dict(weights)
-    seen = behaviour(world.validation.table, world.validation.costs, greedy(deciding_net(model)))
-    warnings = collapse(seen, ratio - 1)
+    net = deciding_layers(weights)
+    seen = behaviour(world.validation.table, world.validation.costs, greedy(net))
     validation = {
         "over_constant": ratio,
         "over_hindsight_constant": float(world.seconds[world.hindsight].sum() / seen.seconds_T.sum()),
         "kept": kept,
-        "constant": str(world.constant),
-        "hindsight_constant": str(world.hindsight),
+        "seed": best.seed,
+        "hindsight_constant": world.hindsight.to_json(),
+        "expected_gain": world.rules,
         "information": seen.information,
         "texts": world.validation.table.texts,
         "positions": world.train.table.positions,
         "seeds": {str(one.seed): [one.full_information, one.ppo] for one in candidates},
         "seconds": seconds,
-        "by_temperature": by_temperature(world, greedy(deciding_net(model))),
+        "by_temperature": by_temperature(world, greedy(net)),
     }
     info = CyclePolicyInfo(
         decisions=world.train.table.decisions,
@@ -238,20 +260,27 @@ def finish(
         validation=validation,
         fallback=world.constant,
         calibration=decoder.drafter.calibration,
-        collapse=warnings,
+        collapse=collapse(seen, ratio - 1),
     )
-    save_tensors(out / "training" / POLICY_WEIGHTS, weights)
-    write_json(out / INFO_FILE, record | {"info": info.to_json()})
-    console = Console()
+    return Trained(info, weights, world.rate)
+
+
+def print_outcome(info: CyclePolicyInfo) -> None:
+    """What validation said, and in red what is wrong."""
+    console, found = Console(), info.validation
     console.print(
-        f"validation, {world.validation.table.texts} texts in replay: {ratio:.4f} of the best constant's"
-        f" speed ({world.constant}), {validation['over_hindsight_constant']:.4f} of the one best in"
-        f" hindsight ({world.hindsight}); kept: {kept} of seed {best.seed}"
+        f"validation, {found['texts']} texts in replay: {found['over_constant']:.4f} of the best constant's"
+        f" speed ({info.fallback}), {found['over_hindsight_constant']:.4f} of the one best in hindsight"
+        f" ({Setting.from_json(found['hindsight_constant'])}); kept: {found['kept']}, seed {found['seed']}"
     )
-    for warning in warnings:
+    if "live" in found:
+        console.print(
+            f"live phase: {found['live']['ratio']:.4f} of the speed before,"
+            f" {'kept' if found['live']['kept'] else 'not kept'}"
+        )
+    for warning in info.collapse:
         console.print(f"[bold red]collapsed: {warning}")
-    print(", ".join(f"{name} {value:.0f} s" for name, value in seconds.items()))
-    print(f"wrote {out / INFO_FILE}: export the policy with `python train.py export` and the same flags")
+    console.print(", ".join(f"{name} {value:.0f} s" for name, value in found["seconds"].items()))
 
 
 def by_temperature(world: World, decide: Decide) -> dict[str, float]:

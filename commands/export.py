@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 
 from commands.cycle_policy import POLICY_WEIGHTS
@@ -17,6 +16,7 @@ from decoding.exported import PolicyInfo
 from decoding.exported_cycle import KIND, CyclePolicyInfo
 from decoding.session import Session
 from policies.export import export_cycle, export_policy, network_of_layers
+from policies.masked_ppo import deciding_layers
 
 
 def export(config: Config, out: Path) -> None:
@@ -52,21 +52,7 @@ def export_trained_cycle(raw: dict[str, Any], out: Path) -> None:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{out / INFO_FILE} is damaged ({error}): remove it, run train.py policy") from None
     weights = load_tensors(out / "training" / POLICY_WEIGHTS, "trained policy")
-    export_cycle(out / "policy", network_of_layers(_layers(weights)), info)
+    export_cycle(out / "policy", network_of_layers(list(deciding_layers(weights))), info)
     for warning in info.collapse:
         Console().print(f"[bold red]collapsed: {warning}")
     print(f"wrote {out / 'policy'}: decode with python -m decoding PROMPT --policy {out / 'policy'}")
-
-
-def _layers(weights: dict[str, torch.Tensor]) -> list[torch.nn.Module]:
-    """The linear layers that decide, in order, with ReLU between them."""
-    prefix = "mlp_extractor.policy_net."
-    indices = {int(name.removeprefix(prefix).split(".")[0]) for name in weights if name.startswith(prefix)}
-    names = [*(f"{prefix}{index}" for index in sorted(indices)), "action_net"]
-    modules: list[torch.nn.Module] = []
-    for name in names:
-        weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
-        layer = torch.nn.Linear(weight.shape[1], weight.shape[0])
-        layer.load_state_dict({"weight": weight, "bias": bias})
-        modules += [layer, torch.nn.ReLU()]
-    return modules[:-1]

@@ -103,7 +103,7 @@ def read_recorded(
     parts: dict[float, tuple[DecisionTable, DecisionCosts]] = {}
     for one in recording_folders(folder):
         header, texts = read_traces(one)
-        profile = min(costs, key=lambda each: abs(each.conditions.temperature - header.temperature))
+        profile = nearest(costs, header.temperature)
         check_same(header.fingerprints, profile.fingerprints, f"recording {one}", "the profile")
         features = CycleFeatures(decisions.sizes, decisions.max_depth, header.temperature)
         drafts = count_drafts(one) // len(header.note["choices"])
@@ -115,6 +115,11 @@ def read_recorded(
         parts[header.temperature] = table, decision_costs(table, profile, question_seconds)
     tables, seconds = zip(*parts.values(), strict=True)
     return Recorded(joined_tables(tables), joined_costs(seconds), parts)
+
+
+def nearest(costs: list[CostProfile], temperature: float) -> CostProfile:
+    """The profile measured at the nearest temperature; of equals the first."""
+    return min(costs, key=lambda each: abs(each.conditions.temperature - temperature))
 
 
 def check_same(mine: Mapping[str, str], others: Mapping[str, str], what: str, whose: str) -> None:

@@ -128,12 +128,16 @@ class DecisionController:
     Args:
         decisions: the table.
         decider: who decides.
+
+    Attributes:
+        asked: numbered decisions so far.
     """
 
     def __init__(self, decisions: Decisions, decider: Decides) -> None:
         self.decisions = decisions
         self._decider = decider
         self._size: int | None = None
+        self.asked = 0
 
     def wants_draft(self, view: DraftView) -> RootChoice:
         self._size = None
@@ -154,4 +158,5 @@ class DecisionController:
         return self._size
 
     def _ask(self, kind: QuestionKind, view: DraftView) -> int:
+        self.asked += 1
         return self._decider.decide(kind, view, self.decisions.allowed(kind, view))

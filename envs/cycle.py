@@ -15,6 +15,7 @@ from decoding.decisions import Decisions
 from decoding.records import CycleRecord
 from decoding.session import Cycle
 from envs.live import cycle_info
+from envs.outliers import Winsoriser
 from envs.rewards import Step, step_reward
 
 _MOST_UNASKED_REQUESTS = 1000
@@ -82,6 +83,7 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         reward: a name of `STEP_REWARDS`.
         rate: tokens per second that rewards are measured against.
         clock: seconds now, the device synchronised; for tests another one.
+        outliers: holds the rewards' seconds to what is usual; None: as they were measured.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
@@ -94,6 +96,7 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         clock: Callable[[], float],
         reward: str = "time_saved",
         rate: float = 1.0,
+        outliers: Winsoriser | None = None,
     ) -> None:
         if (features.sizes, features.max_depth) != (decisions.sizes, decisions.max_depth):
             raise ValueError(
@@ -110,6 +113,7 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         self._cycle: Cycle | None = None
         self._question: Question | None = None
         self._charged = 0.0
+        self._outliers = outliers
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -134,14 +138,15 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         started, before = self._clock(), self._charged
         record = self._answer(int(action))
         if record is None:
-            self._charged += self._clock() - started
+            self._charged += self._usual("level", self._clock() - started)
             step = Step(self._charged - before, self._charged, 0)
             return self._observe(), self._worth(step), False, False, {"action_mask": self.action_masks()}
         records.append(record)
         self._charged = 0.0
         asked = self._to_question(records)
-        work = sum(one.seconds.work for one in records)
-        step = Step(work - before, record.seconds.work, sum(one.emitted for one in records))
+        ending = self._usual(f"{record.draft_depth}x{record.verification_size}", record.seconds.work)
+        rest = sum(one.seconds.work for one in records[1:])
+        step = Step(ending + rest - before, ending, sum(one.emitted for one in records))
         info = {**cycle_info(record), "action_mask": self.action_masks()}
         return self._observe() if asked else seen, self._worth(step), not asked, False, info
 
@@ -154,6 +159,9 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
     def close(self) -> None:
         """Drop the request."""
         self._request = self._cycle = self._question = None
+
+    def _usual(self, kind: str, seconds: float) -> float:
+        return seconds if self._outliers is None else self._outliers(kind, seconds)
 
     def _worth(self, step: Step) -> float:
         return float(self._reward(step, self._rate))

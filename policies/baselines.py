@@ -9,6 +9,7 @@ Legend: B questions, A actions, F features, S sizes, K buckets of match lengths.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -109,6 +110,11 @@ class ExpectedGain:
         first = features.names.index(f"expected_{features.sizes[0]}")
         self._expected = slice(first, first + len(features.sizes))
         self._rows = np.array(features.sizes) + 1
+
+    @property
+    def fitted(self) -> dict[str, Any]:
+        """What training texts said: `rate`, `growth` and `root_actions`; JSON values."""
+        return {"rate": self.rate, "growth": self.growth, "root_actions": list(self.root_actions)}
 
     def __call__(self, features_BF: np.ndarray, allowed_BA: np.ndarray) -> np.ndarray:
         more = self.decisions.continue_action

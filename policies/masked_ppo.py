@@ -76,6 +76,19 @@ def deciding_net(model: MaskablePPO) -> nn.Sequential:
     return nn.Sequential(*model.policy.mlp_extractor.policy_net, model.policy.action_net)
 
 
+def deciding_layers(weights: Mapping[str, torch.Tensor]) -> nn.Sequential:
+    """The same of a model's saved weights; KeyError if they are something else."""
+    prefix = "mlp_extractor.policy_net."
+    indices = {int(name.removeprefix(prefix).split(".")[0]) for name in weights if name.startswith(prefix)}
+    modules: list[nn.Module] = []
+    for name in (*(f"{prefix}{index}" for index in sorted(indices)), "action_net"):
+        weight = weights[f"{name}.weight"]
+        layer = nn.Linear(weight.shape[1], weight.shape[0])
+        layer.load_state_dict({"weight": weight, "bias": weights[f"{name}.bias"]})
+        modules += [layer, nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
+
+
 def value_net(model: MaskablePPO) -> nn.Sequential:
     """The part that values, likewise."""
     return nn.Sequential(*model.policy.mlp_extractor.value_net, model.policy.value_net)
