@@ -114,9 +114,7 @@ class World:
         kept = min(accepted, left)
         following = [*range(1, kept + 1), *[_REJECTED] * self.max_depth][: min(self.max_depth, left)]
         path = tuple(range(1, kept + 1))
-        return Position(
-            place, _PROMPT + place, tree, path, tuple(following), math.nan, math.nan, lookup=None
-        )
+        return Position(place, _PROMPT + place, tree, path, tuple(following), math.nan, math.nan, lookup=None)
 
     def draw(self, texts: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Kinds (T, W), by turns where they are the text's, and accepted tokens (T, W) of full drafts."""
@@ -184,8 +182,8 @@ WORLDS: dict[str, World] = {
     "free": World((Fraction(1, 2),), Fraction(0), _flat(6), (2, 6)),
 }
 
-# Half of the positions are easy and half hardly worth a draft. An easy one gives 3 tokens in 1.2 steps, or 9 in
-# 3.8: fewer a step, but more than the hard ones give in the 2.6 steps between. The mean of ratios sees the
+# Half of the positions are easy and half hardly worth a draft. An easy one gives 3 tokens in 1.2 steps, or 9
+# in 3.8: fewer a step, but more than the hard ones give in the 2.6 steps between. The mean of ratios sees the
 # first, the ratio of sums the second.
 RATIOS = World(
     (Fraction(1), Fraction(1, 10)),

@@ -65,7 +65,7 @@ def _least(world: World, rates: tuple[Fraction, ...]) -> Fraction:
 
 
 def _cost(world: World, rate: Fraction, plan: Plan, left: list[Fraction]) -> Fraction:
-    """Expected seconds of a cycle and of all after it; `left`: of 0, 1, .. tokens, one less than there are."""
+    """Expected seconds of a cycle and of all after it; `left`: of 0, 1, .. tokens, one less than now."""
     law = emitted_law(rate, plan.verification_size)
     after = sum((share * left[-count] for count, share in enumerate(law, start=1)), Fraction(0))
     return plan_seconds(world, plan) + after
