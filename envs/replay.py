@@ -117,7 +117,12 @@ class ReplayVecEnv(VecEnv):
         return {**self.walk.export_state(), "waiting": self._waiting.copy()}
 
     def restore_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """The inverse; returns the pending observations."""
+        """The inverse; returns the pending observations. ValueError if it is of other lanes or texts."""
+        lanes, places_B = len(state["place_B"]), state["place_B"]
+        if lanes != self.num_envs:
+            raise ValueError(f"the saved replay had {lanes} lanes, this one has {self.num_envs}")
+        if not 0 <= places_B.min() <= places_B.max() < self.walk.table.positions:
+            raise ValueError("the saved replay was of other texts than this one")
         self._waiting = state["waiting"].copy()
         self.walk.restore_state(state)
         return self._observe()
@@ -169,5 +174,5 @@ def check_finite(table: DecisionTable, costs: DecisionCosts) -> None:
     if not np.isfinite(table.features_PNF).all():
         raise ValueError("the recording has features that are not finite: record again")
     arrays = (costs.start_P, costs.plain_P, costs.arrive_PN, costs.finish_PNS, costs.digest_C)
-    if not all(np.isfinite(array).all() for array in arrays):
+    if not all(np.isfinite(array).all() for array in (*arrays, costs.question)):
         raise ValueError("the profile has costs that are not finite: profile again")

@@ -95,7 +95,7 @@ def train_masked(
     """Train to the end of `settings`, from the checkpoint in `folder` if there is one.
 
     Args:
-        env: a `ReplayVecEnv`.
+        env: a `ReplayVecEnv`. Its rate may be measured: a resumed run keeps the one of its first start.
         settings, seed: with `run`, what the checkpoint must have been made with.
         start: weights of the whole policy to begin with.
         evaluate: measures the policy now and then, see `ReplayCallback`.
@@ -114,8 +114,10 @@ def train_masked(
         checkpoint.restore(folder, header, model)
     if done:
         return model
-    rate = float(getattr(env, "rate", 1.0))
-    total = settings.total_timesteps
+    replay: Any = env
+    if header is not None:
+        replay.rate = header.reference
+    rate, total = float(replay.rate), settings.total_timesteps
     callback = ReplayCallback(folder, identity, rate, total, progress, evaluate)
     try:
         model.learn(total - model.num_timesteps, callback, reset_num_timesteps=header is None)
