@@ -24,6 +24,7 @@ from policies.ppo import PPOSettings, identity_of
 from policies.replay_callback import Evaluate, Progress, ReplayCallback
 
 _VALUE_EPOCHS, _VALUE_BATCH, _VALUE_RATE = 8, 4096, 2e-3
+_LEAST_STEPS = 32  # of an epoch, in which few texts would else be one step
 
 
 class ReplayEnv(Protocol):
@@ -163,8 +164,9 @@ def fit_value(
     y = torch.from_numpy(np.concatenate(returns[::-1]).astype(np.float32))
     optimizer = torch.optim.Adam(values.parameters(), _VALUE_RATE)
     generator = torch.Generator().manual_seed(seed)
+    batch = max(1, min(_VALUE_BATCH, len(y) // _LEAST_STEPS))
     for _ in range(_VALUE_EPOCHS):
-        for some in torch.randperm(len(y), generator=generator).split(_VALUE_BATCH):
+        for some in torch.randperm(len(y), generator=generator).split(batch):
             loss = (values(x[some])[:, 0] - y[some]).pow(2).mean()
             optimizer.zero_grad()
             loss.backward()

@@ -209,7 +209,7 @@ class OneLane(gymnasium.Env[np.ndarray, np.int64]):
         allowed = self.lanes.action_masks()[0]
         taken = action if allowed[action] else allowed.argmax()
         seen, rewards, dones, infos = self.lanes.step(np.array([taken]))
-        return seen[0], float(rewards[0]), bool(dones[0]), False, infos[0]
+        return seen[0], float(rewards[0]), bool(dones[0]), False, dict(infos[0])
 
 
 def test_the_checkers_find_nothing_wrong_with_a_lane() -> None:
