@@ -52,7 +52,7 @@ class DecisionWalk:
 
     Attributes:
         place_B: int64, the position that each stands at. node_B: the question.
-        cycle_seconds_B: of the cycle so far, or of the one that just ended.
+        cycle_seconds_B: of the cycle so far, or of the one that just ended, with what `Outcome` adds to it.
         end_B: where the texts end. recent_B4: tokens of the last cycles. cycles_B: finished.
         since_draft_B: tokens committed since a head last drafted.
     """
@@ -149,7 +149,9 @@ class DecisionWalk:
         if last_B.any():
             at = place_B[last_B]
             seconds_B = seconds_B.copy()
-            seconds_B[last_B] += self.costs.start_P[at] + self.costs.plain_P[at]
+            alone_L = self.costs.start_P[at] + self.costs.plain_P[at]
+            seconds_B[last_B] += alone_L
+            self.cycle_seconds_B[last_B] += alone_L
             place_B[last_B] += 1
             emitted_B = emitted_B + last_B
             finished_B |= last_B

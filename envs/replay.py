@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -20,8 +20,9 @@ _ACTION_MASKS = "action_masks"
 class ReplayVecEnv(VecEnv):
     """Many requests side by side; the twin of `draftpace/Cycle-v0` with predicted seconds.
 
-    An episode is a request. Texts come in random order, each once before any comes again; a lane that ends
-    one goes on with the next. Observations, actions and masks are those of `CycleEnv` (`envs/cycle.py`).
+    An episode is a request, or a cycle. Texts come in random order, each once before any comes again; a lane
+    that ends one goes on with the next. Observations, actions and masks are those of `CycleEnv`
+    (`envs/cycle.py`).
 
     Args:
         table, costs: the texts; costs of the same table.
@@ -29,9 +30,13 @@ class ReplayVecEnv(VecEnv):
         rng: draws the order of the texts.
         reward: a name of `envs.rewards.STEP_REWARDS`.
         rate: tokens per second that rewards are measured against; see there.
+        episode: `request` for the rewards of which a request's sum is what matters; `cycle` for `throughput`
+            and `acceptance`, which mean something by the cycle alone: summed over a request the first is
+            largest for the shortest cycles, plain ones, and the second is the same whatever is done.
 
     Raises:
-        ValueError: features, costs or rate are not finite, or no text asks anything.
+        ValueError: features, costs or rate are not finite, no text asks anything, there are no lanes, or the
+            episode is none of these.
     """
 
     def __init__(
@@ -42,7 +47,12 @@ class ReplayVecEnv(VecEnv):
         rng: np.random.Generator,
         reward: str = "time_saved",
         rate: float = 1.0,
+        episode: Literal["request", "cycle"] = "request",
     ) -> None:
+        if lanes < 1:
+            raise ValueError(f"lanes is {lanes}, must be at least 1")
+        if episode not in ("request", "cycle"):
+            raise ValueError(f"episode is {episode!r}, must be request or cycle")
         if not (np.isfinite(rate) and rate > 0):
             raise ValueError(f"rate is {rate} tokens per second, must be finite and above 0")
         check_finite(table, costs)
@@ -57,6 +67,7 @@ class ReplayVecEnv(VecEnv):
         self.rate = rate
         self.emitted, self.seconds, self.cycles = 0, 0.0, 0
         self._reward = step_reward(reward)
+        self._by_cycle = episode == "cycle"
         self._texts = np.flatnonzero(table.asked_P[table.starts[:-1]])
         if not len(self._texts):
             raise ValueError("no recorded text has a position to draft at: record longer texts")
@@ -81,13 +92,15 @@ class ReplayVecEnv(VecEnv):
         self.seconds += float(outcome.seconds_B.sum())
         self.cycles += int(outcome.ended_B.sum())
         infos = self._quiet
-        finished = np.flatnonzero(outcome.finished_B)
-        if len(finished):
+        done_B = outcome.ended_B if self._by_cycle else outcome.finished_B
+        if done_B.any():
             infos = list(infos)
-            for lane, row in zip(finished, self._seen[finished], strict=True):
+            for lane, row in zip(np.flatnonzero(done_B), self._seen[done_B], strict=True):
                 infos[lane] = {"terminal_observation": row}  # a text's end has no question of its own
+        if outcome.finished_B.any():
+            finished = np.flatnonzero(outcome.finished_B)
             self.walk.start(finished, self._next_texts(len(finished)))
-        return self._observe(), rewards, outcome.finished_B, infos
+        return self._observe(), rewards, done_B, infos
 
     def take_sums(self) -> tuple[int, float, int]:
         """Tokens, seconds and cycles since the last call."""
@@ -104,15 +117,20 @@ class ReplayVecEnv(VecEnv):
         return {**self.walk.export_state(), "waiting": self._waiting.copy()}
 
     def restore_state(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """The inverse; returns the pending observations."""
+        """The inverse; returns the pending observations. ValueError if it is of other lanes or texts."""
+        lanes, places_B = len(state["place_B"]), state["place_B"]
+        if lanes != self.num_envs:
+            raise ValueError(f"the saved replay had {lanes} lanes, this one has {self.num_envs}")
+        if not 0 <= places_B.min() <= places_B.max() < self.walk.table.positions:
+            raise ValueError("the saved replay was of other texts than this one")
         self._waiting = state["waiting"].copy()
         self.walk.restore_state(state)
         return self._observe()
 
     def episode_starts(self) -> np.ndarray:
-        """bool (lanes), which stand at the beginning of their text."""
+        """bool (lanes), which stand at the beginning of an episode."""
         walk = self.walk
-        return (walk.cycles_B == 0) & (walk.node_B == ROOT_NODE)
+        return (walk.node_B == ROOT_NODE) & ((walk.cycles_B == 0) | self._by_cycle)
 
     def _observe(self) -> np.ndarray:
         self._seen = self.walk.features()
@@ -156,5 +174,5 @@ def check_finite(table: DecisionTable, costs: DecisionCosts) -> None:
     if not np.isfinite(table.features_PNF).all():
         raise ValueError("the recording has features that are not finite: record again")
     arrays = (costs.start_P, costs.plain_P, costs.arrive_PN, costs.finish_PNS, costs.digest_C)
-    if not all(np.isfinite(array).all() for array in arrays):
+    if not all(np.isfinite(array).all() for array in (*arrays, costs.question)):
         raise ValueError("the profile has costs that are not finite: profile again")

@@ -6,8 +6,10 @@ For a text of N tokens throughput is N / (sum of seconds), so the goal is the to
   requests its optimum is the least total time, for any rate.
 - `time`: -rate * seconds: the same optimum, with more variance.
 - `throughput`: emitted / seconds of the cycle, at its end: the published one. Its mean over cycles is a mean
-  of ratios, which counts long cycles too little.
-- `acceptance`: emitted, at the cycle's end: ignores time, every draft is worth while.
+  of ratios, which counts long cycles too little; its sum over a request is largest for the shortest cycles,
+  so an episode must be a cycle.
+- `acceptance`: emitted, at the cycle's end: ignores time, every draft is worth while. Its sum over a request
+  is the number of tokens, whatever is done: again an episode must be a cycle.
 
 Legend: B requests side by side.
 """

@@ -144,6 +144,8 @@ def restore(folder: Path, header: Header, model: OnPolicyAlgorithm) -> None:
     assert model.env is not None
     assert model.observation_space.shape is not None
     if lanes := _lanes_of(model):
+        if header.finished:  # nobody goes on from there
+            return
         state = {name: tensor.numpy() for name, tensor in _under(tensors, "env.").items()}
         model._last_obs = lanes.restore_state(state)
         model._last_episode_starts = lanes.episode_starts()

@@ -25,6 +25,7 @@ from policies.replay_callback import Evaluate, Progress, ReplayCallback
 from policies.step_size import step_size
 
 _VALUE_EPOCHS, _VALUE_BATCH, _VALUE_RATE = 8, 4096, 2e-3
+_LEAST_STEPS = 32  # of an epoch, in which few texts would else be one step
 
 
 class ReplayEnv(Protocol):
@@ -109,7 +110,7 @@ def train_masked(
     """Train to the end of `settings`, from the checkpoint in `folder` if there is one.
 
     Args:
-        env: a `ReplayVecEnv`.
+        env: a `ReplayVecEnv`. Its rate may be measured: a resumed run keeps the one of its first start.
         settings, seed: with `run`, what the checkpoint must have been made with.
         start: weights of the whole policy to begin with.
         evaluate: measures the policy now and then, see `ReplayCallback`.
@@ -128,8 +129,10 @@ def train_masked(
         checkpoint.restore(folder, header, model)
     if done:
         return model
-    rate = float(getattr(env, "rate", 1.0))
-    total = settings.total_timesteps
+    replay: Any = env
+    if header is not None:
+        replay.rate = header.reference
+    rate, total = float(replay.rate), settings.total_timesteps
     callback = ReplayCallback(folder, identity, rate, total, progress, evaluate)
     try:
         model.learn(total - model.num_timesteps, callback, reset_num_timesteps=header is None)
@@ -175,8 +178,9 @@ def fit_value(
     y = torch.from_numpy(np.concatenate(returns[::-1]).astype(np.float32))
     optimizer = torch.optim.Adam(values.parameters(), _VALUE_RATE)
     generator = torch.Generator().manual_seed(seed)
+    batch = max(1, min(_VALUE_BATCH, len(y) // _LEAST_STEPS))
     for _ in range(_VALUE_EPOCHS):
-        for some in torch.randperm(len(y), generator=generator).split(_VALUE_BATCH):
+        for some in torch.randperm(len(y), generator=generator).split(batch):
             loss = (values(x[some])[:, 0] - y[some]).pow(2).mean()
             optimizer.zero_grad()
             loss.backward()
