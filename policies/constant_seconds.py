@@ -1,4 +1,4 @@
-"""Seconds of constants over a table of decisions: what `replay_texts` gives for each of them, many times as fast.
+"""Seconds of constants over a table of decisions: what `replay_texts` gives, many times as fast.
 
 A constant decides without looking at scores: where its drafts end is a matter of the table alone, and a text
 is a walk over positions whose seconds and tokens are known beforehand.
@@ -42,7 +42,8 @@ class ConstantSeconds:
         seconds_P = seconds_P + np.where(table.asked_P, costs.question, 0.0)
         emitted_P = np.ones(table.positions, dtype=np.int64)
         digests_P = np.zeros(table.positions, dtype=bool)
-        wanted = table.decisions.verify_action(setting.verification_size) - table.decisions.continue_action - 1
+        first = table.decisions.continue_action + 1
+        wanted = table.decisions.verify_action(setting.verification_size) - first
         for choice, those_P in self._drafts(setting):
             at = places[those_P]
             levels = 0 if choice == RootChoice.LOOKUP else setting.draft_depth - 1

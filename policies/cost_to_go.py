@@ -1,14 +1,14 @@
 """What tokens are worth where they are: the seconds that a policy would take for what is left of a text.
 
-A text has so many tokens, and all of them must be emitted: in a passage that any policy copies in long strides
-a further token saves little, in one that goes token by token it saves a whole cycle. With the same worth
-everywhere (`rate` tokens a second) a policy drafts too much in the first and too little in the second. With the
-policy's own seconds left, from every position to the text's end,
+All tokens of a text must be emitted: in a passage that any policy copies in long strides a further token
+saves little, in one that goes token by token it saves a whole cycle. With the same worth everywhere a policy
+drafts too much in the first and too little in the second. With the policy's own seconds left, from every
+position to the text's end,
 
     worth of e tokens at p = 1 + rate * (left(p + 1) - left(p + e)),
 
-in tokens, so that cycles compare as `rate * seconds - worth`: an exact step of policy iteration. A further
-token never counts the same twice, and all worths are 1 apart if the policy takes equally long everywhere.
+in tokens, so that cycles compare as `rate * seconds - worth`: a step of policy iteration. Where the policy is
+equally fast everywhere, e tokens are worth e.
 
 Legend: P positions, N nodes, S sizes, T texts.
 """
@@ -49,8 +49,8 @@ def cycles_of(table: DecisionTable, costs: DecisionCosts, actions_PN: np.ndarray
 
 
 def seconds_left(table: DecisionTable, cycles: Cycles) -> np.ndarray:
-    """(P + T) from every position to its text's end; each text has a slot more, its end, where it is 0: position
-    p of text t is at p + t."""
+    """(P + T) from every position to its text's end. Each text has a slot more, its end, where it is 0:
+    position p of text t is at p + t."""
     starts, texts = table.starts, np.arange(table.texts)
     lengths_T = np.diff(starts)
     left = np.zeros(table.positions + table.texts)
@@ -67,13 +67,21 @@ def speed_of(table: DecisionTable, cycles: Cycles) -> float:
     return table.positions / float(left[table.starts[:-1] + np.arange(table.texts)].sum())
 
 
-def with_worths(table: DecisionTable, cycles: Cycles, rate: float) -> DecisionTable:
-    """The same table whose tokens are worth what `cycles` say: `emitted_PNS` is float32, the worth. For
-    `realised_costs` and what is fitted to it, not for walks."""
+def with_worths(table: DecisionTable, cycles: Cycles, rate: float, share: float) -> DecisionTable:
+    """The same table whose `emitted_PNS` is float32, what the tokens are worth: for `realised_costs` and what
+    is fitted to it, not for walks.
+
+    Args:
+        cycles: of the policy that takes the rest of the text.
+        rate: its tokens per second.
+        share: of what these cycles say; the rest is the number of tokens. What one text took is a noisy
+            sample of what such a place takes.
+    """
     left = seconds_left(table, cycles)
     slot_P = np.arange(table.positions) + np.repeat(np.arange(table.texts), np.diff(table.starts))
     saved_PNS = left[slot_P + 1][:, None, None] - left[slot_P[:, None, None] + table.emitted_PNS]
-    return replace(table, emitted_PNS=(1.0 + rate * saved_PNS).astype(np.float32))
+    worth_PNS = share * (1.0 + rate * saved_PNS) + (1.0 - share) * table.emitted_PNS
+    return replace(table, emitted_PNS=worth_PNS.astype(np.float32))
 
 
 def history_of(table: DecisionTable, cycles: Cycles) -> np.ndarray:
