@@ -23,6 +23,7 @@ from decoding.decisions import PLAIN_ACTION, DecisionController, Decisions
 from decoding.features import CONTEXT_MIDDLE, CONTEXT_SCALE
 from decoding.profile import CostProfile
 from decoding.setting import Setting
+from policies.constant_seconds import ConstantSeconds
 
 # Upper ends of the buckets of match lengths; 0 = no match.
 MATCH_BUCKETS = (0, 2, 4, 8)
@@ -73,10 +74,8 @@ def best_constant(
     table: DecisionTable, costs: DecisionCosts, settings: Sequence[Setting] | None = None
 ) -> tuple[Setting, dict[Setting, np.ndarray]]:
     """The constant of least total seconds, and the seconds of each text under every one."""
-    seconds = {
-        setting: replay_texts(table, costs, constant(table.features, table.decisions, setting))
-        for setting in (settings or list(settings_of(table.decisions)))
-    }
+    seconds_of = ConstantSeconds(table, costs)
+    seconds = {setting: seconds_of(setting) for setting in (settings or list(settings_of(table.decisions)))}
     return min(seconds, key=lambda setting: float(seconds[setting].sum())), seconds
 
 
