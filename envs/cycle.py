@@ -120,6 +120,7 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Open a request and go to its first question; requests that ask nothing are decoded and left."""
         super().reset(seed=seed)
+        self._charged = 0.0  # a request left in the middle of a draft owes nothing any more
         for _ in range(_MOST_UNASKED_REQUESTS):
             self._request = self._open(self.np_random)
             if self._to_question([]):
@@ -146,7 +147,7 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         asked = self._to_question(records)
         ending = self._usual(f"{record.draft_depth}x{record.verification_size}", record.seconds.work)
         rest = sum(one.seconds.work for one in records[1:])
-        step = Step(ending + rest - before, ending, sum(one.emitted for one in records))
+        step = Step(ending + rest - before, ending + rest, sum(one.emitted for one in records))
         info = {**cycle_info(record), "action_mask": self.action_masks()}
         return self._observe() if asked else seen, self._worth(step), not asked, False, info
 
