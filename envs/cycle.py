@@ -136,10 +136,12 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         if not (self.action_space.contains(action) and self.action_masks()[action]):
             raise ValueError(f"action is {action!r}, allowed are {np.flatnonzero(self.action_masks())}")
         seen, records = self._observe(), []
+        # A first level, which digests, takes longer than the next: each kind is judged by its own.
+        kind = f"{self._decisions.names[action]} after {self._question.view.tree.depth}"
         started, before = self._clock(), self._charged
         record = self._answer(int(action))
         if record is None:
-            self._charged += self._usual("level", self._clock() - started)
+            self._charged += self._usual(kind, self._clock() - started)
             step = Step(self._charged - before, self._charged, 0)
             return self._observe(), self._worth(step), False, False, {"action_mask": self.action_masks()}
         records.append(record)

@@ -64,7 +64,7 @@ def constant(features: CycleFeatures, decisions: Decisions, setting: Setting) ->
         deeper_B = (depth_B < setting.draft_depth) & allowed_BA[:, more]
         largest_B = wanted - allowed_BA[:, more + 1 : wanted + 1][:, ::-1].argmax(axis=1)
         later_B = np.where(deeper_B, more, largest_B)
-        # Not the feature: a draft that found nothing looks like a root, where nothing may be drafted any more.
+        # Not the feature: a draft that found nothing looks like a root, and is none.
         actions_B: np.ndarray = np.where(allowed_BA[:, PLAIN_ACTION], first_B, later_B)
         return actions_B
 

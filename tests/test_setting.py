@@ -52,6 +52,8 @@ def test_one_rule_decides_over_tables_and_over_views(
     table = case_table(Case(name, temperature, 1, prompt), decisions)
     nodes, match = Nodes.of(decisions), table.features.names.index("match_length")
     places, questions = np.nonzero(table.allowed_PNA.any(axis=2))
+    some = np.random.default_rng(max_depth).permutation(len(places))[:40]
+    places, questions = places[some], questions[some]
     features_QF, allowed_QA = table.features_PNF[places, questions], table.allowed_PNA[places, questions]
     for setting in settings_of(decisions):
         scalar = SettingDecider(setting, decisions)
@@ -95,7 +97,7 @@ def test_the_root_by_hand(setting: Setting, matched: bool, wanted: str) -> None:
 def test_a_constant_takes_the_same_time_in_replay_as_asked_cycle_by_cycle(name: str) -> None:
     """Drafts that find nothing among them: nobody is asked there in a session."""
     choices = CHOICES if name in MERGED else (RootChoice.ALL,)
-    decisions, costs = Decisions(choices, 3, SIZES), replace(profile(), policy=0.0)
+    decisions, costs = Decisions(choices, 2, (2, 9)), replace(profile(), policy=0.0)
     for prompt in range(len(PROMPTS)):
         case = Case(name, 0.0, 1, prompt)
         table = case_table(case, decisions)
@@ -132,7 +134,7 @@ def test_it_changes_no_text(setting: Setting) -> None:
     session = session_of(case)
     records = list(session.run(setting_controller(setting, Decisions(CHOICES, DEPTH, SIZES))))
     assert session.generated == text_of(case)
-    assert max(record.draft_depth for record in records) == setting.draft_depth
+    assert max(record.draft_depth for record in records) <= setting.draft_depth
     assert 0 < max(record.verification_size for record in records) <= setting.verification_size
 
 
