@@ -120,7 +120,7 @@ def check_training(profile: CostProfile, folder: Path, header: TraceHeader, deci
     if own.draft_depth < decisions.max_depth or missing:
         raise ValueError(
             f"{folder} has {own.draft_depth} levels of {', '.join(own.note['choices'])}, the texts to replay"
-            f" {decisions.max_depth} of {', '.join(one.name.lower() for one in decisions.choices)}: record more"
+            f" need {decisions.max_depth} of {', '.join(one.name.lower() for one in decisions.choices)}"
         )
 
 
