@@ -45,7 +45,7 @@ def settings_of(decisions: Decisions) -> Iterator[Setting]:
 def constant(features: CycleFeatures, decisions: Decisions, setting: Setting) -> Decide:
     """The same in every cycle, as far as it is allowed: a lookup without a match is a plain step, the head
     alone without one is the draft of all, and a size above the draft's is all of it."""
-    root, depth, match = (features.names.index(name) for name in ("at_root", "draft_depth", "match_length"))
+    depth, match = features.names.index("draft_depth"), features.names.index("match_length")
     more = decisions.continue_action
     if setting.choice == RootChoice.PLAIN:
         return lambda features_BF, allowed_BA: np.zeros(len(features_BF), dtype=np.int64)
@@ -64,7 +64,8 @@ def constant(features: CycleFeatures, decisions: Decisions, setting: Setting) ->
         deeper_B = (depth_B < setting.draft_depth) & allowed_BA[:, more]
         largest_B = wanted - allowed_BA[:, more + 1 : wanted + 1][:, ::-1].argmax(axis=1)
         later_B = np.where(deeper_B, more, largest_B)
-        actions_B: np.ndarray = np.where(features_BF[:, root] > 0, first_B, later_B)
+        # Not by the features: a draft that found nothing looks like its root.
+        actions_B: np.ndarray = np.where(allowed_BA[:, PLAIN_ACTION], first_B, later_B)
         return actions_B
 
     return decide
@@ -104,8 +105,8 @@ class ExpectedGain:
         self.decisions, self.profile = decisions, profile
         self.rate, self.growth, self.root_actions = rate, growth, tuple(root_actions)
         self._max_depth = features.max_depth
-        names = ("at_root", "draft_depth", "level_sum", "match_length", "log2_context_length")
-        self._root, self._depth, self._level, self._match, self._context = map(features.names.index, names)
+        names = ("draft_depth", "level_sum", "match_length", "log2_context_length")
+        self._depth, self._level, self._match, self._context = map(features.names.index, names)
         first = features.names.index(f"expected_{features.sizes[0]}")
         self._expected = slice(first, first + len(features.sizes))
         self._rows = np.array(features.sizes) + 1
@@ -132,7 +133,8 @@ class ExpectedGain:
         first_B = np.array(self.root_actions)[np.searchsorted(MATCH_BUCKETS, match_B)]
         first_B = np.where(allowed_BA[np.arange(len(first_B)), first_B], first_B, PLAIN_ACTION)
         later_B = np.where(continues_B, more, verify_B)
-        actions_B: np.ndarray = np.where(features_BF[:, self._root] > 0, first_B, later_B)
+        # Not by the features: a draft that found nothing looks like its root.
+        actions_B: np.ndarray = np.where(allowed_BA[:, PLAIN_ACTION], first_B, later_B)
         return actions_B
 
 

@@ -1,4 +1,4 @@
-"""All constants at once, and the best schedule, over tables of decisions: what walks and single texts give."""
+"""All constants at once, and the best schedule, over tables of decisions: as walks and texts have it."""
 
 from __future__ import annotations
 
