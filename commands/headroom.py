@@ -72,7 +72,7 @@ def run(arguments: Sequence[str]) -> None:
         f" {header.temperature:g}; replay with the costs of {profile.conditions.device}"
     )
     console.print(_table("over plain decoding (constants in hindsight)", arms["arms"]))
-    console.print(note)
+    console.print(note, soft_wrap=True)
     console.print(_table("best constant of each choice at the root", arms["best_of_each_choice"]))
     for warning in edges(found):
         print(f"warning: {warning}", file=sys.stderr)
@@ -97,7 +97,7 @@ def read_table(folder: Path, decisions: Decisions) -> DecisionTable:
     return decision_table(shown, decisions, features, _most_tokens(header), composite)
 
 
-def check_pair(profile: CostProfile, header: TraceHeader, traces: Path) -> None:
+def check_pair(profile: CostProfile, header: TraceHeader, traces: Path | str = "the trace") -> None:
     """ValueError if the profile is of another target or tokenizer than the recording."""
     for what in ("target", "tokenizer"):
         if profile.fingerprints[what] != header.fingerprints[what]:

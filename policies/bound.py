@@ -124,7 +124,7 @@ class _Round:
         self._nodes = Nodes.of(table.decisions)
         self._more = table.decisions.continue_action
         # Questions of a draft that is not on offer are never asked.
-        self._asked_PN: np.ndarray = table.allowed_PNA.any(axis=2)
+        self._asked_PN = np.array(table.allowed_PNA.any(axis=2))
         for choice in table.decisions.choices:
             offered_P = table.allowed_PNA[:, ROOT_NODE, table.decisions.draft_action(choice)]
             those = [node for node in range(1, len(self._nodes)) if self._nodes.choice[node] == choice]
