@@ -111,12 +111,12 @@ def worth_of(reward: str, taken: list[Taken], tokens: int, seconds: Fraction, ra
 def test_the_mean_of_ratios_picks_a_worse_policy_than_the_ratio_of_sums() -> None:
     """Exactly: every policy of the world that does the same at every position of a kind."""
     every = list(policies(RATIOS))
-    assert len(every) == 1 + 14 * 14
+    assert len(every) == 1 + 10 * 10
     by_sums = max(every, key=lambda policy: ratio_of_sums(RATIOS, policy))
     by_ratios = max(every, key=lambda policy: mean_of_ratios(RATIOS, policy))
-    assert by_sums == (Plan(8, 8), Plan(1, 1))
+    assert by_sums == (Plan(6, 6), Plan(1, 1))
     assert by_ratios == (Plan(2, 2), Plan(1, 1))
-    assert ratio_of_sums(RATIOS, by_sums) == Fraction(101, 49)
+    assert ratio_of_sums(RATIOS, by_sums) == Fraction(243, 121)
     assert ratio_of_sums(RATIOS, by_ratios) == Fraction(41, 23)
     assert mean_of_ratios(RATIOS, by_ratios) == Fraction(7, 4) > mean_of_ratios(RATIOS, by_sums)
 
