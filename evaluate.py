@@ -26,7 +26,7 @@ from decoding.artifacts import write_json
 from decoding.controller import FixedController, PlainController
 from decoding.decoder import SpeculativeDecoder
 from decoding.drafters.ngram import NgramDrafter
-from decoding.exported import ExportedController
+from decoding.exported_cycle import Exported, load_policy
 from decoding.machine import use_threads
 from decoding.session import Session
 from decoding.workload import Request, load_workload, select
@@ -80,7 +80,7 @@ def evaluate(config: Config, policy: Path | None, out: Path) -> None:
     """Decode the test prompts with every arm, and report."""
     # Everything that can be wrong is looked at before the minutes of measuring begin.
     requests = test_requests(config)
-    controller = ExportedController.load(policy) if policy else None
+    controller = load_policy(policy) if policy else None
     seed = chosen_seed(config)
     threads = use_threads(config.threads)
     decoder = decoder_with(config, policy)
@@ -148,7 +148,7 @@ def run_law_check(config: Config, samples: int, out: Path | None) -> int:
 def run_text_check(config: Config, policy: Path | None, out: Path | None) -> int:
     """The configured model's texts against plain decoding's; returns how many are at fault."""
     if policy is not None:
-        ExportedController.load(policy)  # a mistake in this folder need not wait for the model
+        load_policy(policy)  # a mistake in this folder need not wait for the model
     requests = test_requests(config)
     prompts = {request.question_id: request.turns[0] for request in requests}
     seed = chosen_seed(config)
@@ -216,7 +216,7 @@ def decoder_with(config: Config, policy: Path | None) -> SpeculativeDecoder:
     return decoder
 
 
-def build_arms(config: Config, drafter: str, controller: ExportedController | None) -> list[Arm]:
+def build_arms(config: Config, drafter: str, controller: Exported | None) -> list[Arm]:
     """Plain decoding, every point of the grid, and the learned policy if there is one."""
     arms = [Arm("plain", PlainController, "plain")]
     for depth in config.evaluation.draft_depths:

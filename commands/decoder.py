@@ -8,7 +8,7 @@ from decoding.decoder import SpeculativeDecoder
 
 def load_decoder(config: Config) -> SpeculativeDecoder:
     """Target and drafter, loaded with what `model` and `draft` say."""
-    return SpeculativeDecoder.from_pretrained(
+    decoder = SpeculativeDecoder.from_pretrained(
         config.model.target,
         config.model.drafter,
         device=config.model.device,
@@ -18,3 +18,6 @@ def load_decoder(config: Config) -> SpeculativeDecoder:
         min_match=config.draft.min_match,
         lookup_depth=config.draft.lookup_depth,
     )
+    if not config.draft.calibrated:
+        decoder.drafter.calibration = None
+    return decoder

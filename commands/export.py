@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from rich.console import Console
 
-from commands.run import INFO_FILE, make_environment, ppo_settings, training_record
+from commands.cycle_policy import POLICY_WEIGHTS
+from commands.run import INFO_FILE, co_training, make_environment, training_record, usual_partner
 from configs.schema import Config
+from decoding.artifacts import load_tensors
 from decoding.exported import PolicyInfo
+from decoding.exported_cycle import KIND, CyclePolicyInfo
 from decoding.session import Session
-from policies.export import export_policy
-from policies.ppo import load_trained
+from policies.export import export_cycle, export_policy, network_of_layers
+from policies.masked_ppo import deciding_layers
 
 
 def export(config: Config, out: Path) -> None:
@@ -19,6 +24,9 @@ def export(config: Config, out: Path) -> None:
     record = training_record(out)
     if "info" not in record:
         raise ValueError(f"{out / INFO_FILE} says of no finished training: run train.py policy first")
+    if record["info"].get("kind") == KIND:
+        export_trained_cycle(record["info"], out)
+        return
     try:
         info = PolicyInfo.from_json(record["info"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -27,15 +35,24 @@ def export(config: Config, out: Path) -> None:
     def never(rng: np.random.Generator) -> Session:
         raise AssertionError("an export decodes nothing")
 
+    turns = co_training(config, out, record["seed"], record["run"])
+    chosen = record.get("chosen", {})
     models = [
-        load_trained(
-            make_environment(kind, config, never),
-            ppo_settings(config, kind),
-            record["seed"],
-            out / "training" / kind,
-            run=record["run"],
-        )
+        turns.load(chosen.get(kind, kind), make_environment(kind, config, never, usual_partner(kind, config)))
         for kind in ("depth", "size")
     ]
     export_policy(out / "policy", models[0], models[1], info)
+    print(f"wrote {out / 'policy'}: decode with python -m decoding PROMPT --policy {out / 'policy'}")
+
+
+def export_trained_cycle(raw: dict[str, Any], out: Path) -> None:
+    """The same of the policy that takes every decision."""
+    try:
+        info = CyclePolicyInfo.from_json(raw)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{out / INFO_FILE} is damaged ({error}): remove it, run train.py policy") from None
+    weights = load_tensors(out / "training" / POLICY_WEIGHTS, "trained policy")
+    export_cycle(out / "policy", network_of_layers(list(deciding_layers(weights))), info)
+    for warning in info.collapse:
+        Console().print(f"[bold red]collapsed: {warning}")
     print(f"wrote {out / 'policy'}: decode with python -m decoding PROMPT --policy {out / 'policy'}")

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from configs.section import Contexts, Count, Increasing, Layers, Names, RepoPath, RepoPaths, Section
+from configs.policy_schema import PolicySettings
+from configs.section import Contexts, Count, Increasing, Names, RepoPath, RepoPaths, Section
 
 
 class ModelSettings(Section):
@@ -81,66 +82,9 @@ class DraftSettings(Section):
 
     beam_width: int = Field(4, ge=1, le=32, description="nodes expanded at a level, and children of each")
     max_depth: int = Field(6, ge=1, le=32, description="greatest draft_depth a policy or a grid may ask for")
+    calibrated: bool = Field(True, description="use the drafter's calibration; false: scores as they are")
     min_match: int = Field(2, ge=1, le=32, description="shortest match in the text that a lookup drafts from")
     lookup_depth: int = Field(6, ge=1, le=64, description="most tokens of the chain that a merged tree joins")
-
-
-class PPOSettings(Section):
-    """PPO for one policy; the defaults are those of the depth policy."""
-
-    timesteps: int = Field(8192, ge=1, description="decisions to train on, rounded up to whole rollouts")
-    rollout_steps: int = Field(512, ge=2, description="decisions between two updates")
-    minibatch_size: int = Field(128, ge=2, description="decisions in a gradient step; divides rollout_steps")
-    epochs: int = Field(20, ge=1, le=1000, description="passes over a rollout in one update")
-    learning_rate: float = Field(1e-3, gt=0, le=1, description="Adam's step size")
-    discount: float = Field(
-        0.999, gt=0, le=1, description="of later rewards; below 1 it biases against depth"
-    )
-    gae_lambda: float = Field(0.95, ge=0, le=1, description="0 trusts the value net, 1 the sampled return")
-    clip_range: float = Field(
-        0.2, gt=0, le=1, description="largest change of a probability ratio in an update"
-    )
-    entropy_coefficient: float = Field(0.01, ge=0, le=1, description="reward for staying undecided")
-    policy_net: Layers = Field(
-        [64, 64], description="hidden layers of the policy: small, it runs in every cycle"
-    )
-    value_net: Layers = Field([64, 64], description="hidden layers of the value net, used in training only")
-
-    @model_validator(mode="after")
-    def _minibatches_fill_the_rollout(self) -> "PPOSettings":
-        steps, size = self.rollout_steps, self.minibatch_size
-        if size > steps:
-            raise ValueError(
-                f"minibatch_size = {size} must be at most rollout_steps = {steps}; lower it, e.g. to {steps}"
-            )
-        if steps % size:
-            raise ValueError(
-                f"rollout_steps = {steps} must be a multiple of minibatch_size = {size};"
-                f" raise it, e.g. to {steps + size - steps % size}"
-            )
-        return self
-
-
-class SizePPOSettings(PPOSettings):
-    """PPO for the size policy, which decides once a cycle: each decision is dear, so it trains on fewer."""
-
-    timesteps: int = Field(4096, ge=1, description="decisions to train on, rounded up to whole rollouts")
-    discount: float = Field(0.9, gt=0, le=1, description="of later rewards; a decision here ends its cycle")
-    verification_sizes: Increasing = Field(
-        [1, 2, 4, 8, 16, 32], description="the verification_size values it chooses from, strictly increasing"
-    )
-
-
-class PolicySettings(Section):
-    """The learned pair: one policy decides how deep to draft, the other how much to verify."""
-
-    depth: PPOSettings = Field(default_factory=PPOSettings, description="PPO for the depth policy")
-    size: SizePPOSettings = Field(default_factory=SizePPOSettings, description="PPO for the size policy")
-    partner_depth: int = Field(4, ge=1, le=32, description="fixed draft_depth while the size policy trains")
-    partner_size: int = Field(
-        16, ge=1, le=1024, description="fixed verification_size while the depth policy trains"
-    )
-    reward: Literal["throughput"] = Field("throughput", description="tokens per wall-clock second of a cycle")
 
 
 class EvaluationSettings(Section):

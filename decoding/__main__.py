@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> None:
     from decoding import native
     from decoding.controller import PlainController
     from decoding.decoder import SpeculativeDecoder, fresh_seed
-    from decoding.exported import ExportedController
+    from decoding.exported_cycle import load_policy
     from decoding.machine import use_threads
     from decoding.sampling import Sampling
     from decoding.session import check_rule
@@ -97,13 +97,16 @@ def run(options: argparse.Namespace) -> None:
     check_rule(options.rule)
     if not options.prompt.strip():
         raise ValueError("the prompt is empty: give some text")
+    drafter = options.drafter
     if options.policy is not None:
-        ExportedController.load(options.policy)  # nor need one in this folder
+        info = load_policy(options.policy).info  # nor need one in this folder
+        # The one that it was trained for, unless another is named, which is then refused if it is another.
+        drafter = drafter or info.training.get("model", {}).get("drafter")
     if options.max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens is {options.max_new_tokens}, must be >= 1")
     decoder = SpeculativeDecoder.from_pretrained(
         options.target,
-        options.drafter,
+        drafter,
         dtype=options.dtype,
         device=options.device,
         path=options.path,

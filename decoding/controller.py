@@ -60,6 +60,7 @@ class DraftView:
             None under `coupled`, where whole levels are drafted and anything may be looked at.
         root_choices: what may be answered to `draft`.
         lookup: None for a drafter that does not look up.
+        temperature: of the request's law.
     """
 
     tree: DraftTree
@@ -70,6 +71,7 @@ class DraftView:
     next_probs: Callable[[], Any | None] | None = None
     root_choices: tuple[RootChoice, ...] = USUAL_CHOICES
     lookup: LookupHint | None = None
+    temperature: float = 0.0
 
 
 QuestionKind = Literal["draft", "level", "size"]

@@ -52,8 +52,13 @@ class CycleFeatures:
     _tail: list[float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.sizes) <= MOST_SIZES or list(self.sizes) != sorted(set(self.sizes)):
-            raise ValueError(f"sizes are {self.sizes}, must be 1 to {MOST_SIZES}, strictly increasing")
+        rising = list(self.sizes) == sorted(set(self.sizes))
+        if not 1 <= len(self.sizes) <= MOST_SIZES or not rising or self.sizes[0] < 1:
+            raise ValueError(
+                f"sizes are {self.sizes}, must be 1 to {MOST_SIZES}, strictly increasing, from 1 up"
+            )
+        if type(self.max_depth) is not int or self.max_depth < 1:
+            raise ValueError(f"max_depth is {self.max_depth!r}, must be a whole number >= 1")
         if len(self.cost_ratios) > MOST_COSTS or not all(0 <= one < math.inf for one in self.cost_ratios):
             raise ValueError(
                 f"cost_ratios are {self.cost_ratios}, must be at most {MOST_COSTS}, finite and >= 0"

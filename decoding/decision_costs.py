@@ -5,14 +5,13 @@ Legend: P positions, N nodes, A actions, S sizes, C counts of tokens to digest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from decoding.decision_table import DecisionTable, Nodes
 from decoding.profile import CostProfile
-
-_MOST_DIGESTED = 128
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,11 @@ class DecisionCosts:
         plain_P: from the answer `plain` to the cycle's end.
         arrive_PN: of the levels between the question before and this node; the digest comes on top.
         finish_PNS: from a `verify` answer to the cycle's end.
-        digest_C: what a head's first level takes more, by tokens committed since it last drafted.
+        digest_C: what a head's first level takes more, by tokens committed since it last drafted; up to the
+            longest text.
         question: of each question, features and network included.
+        lookup_digests: whether a lookup alone is charged as a head, its digest included: a profile that was
+            measured with a head only has no other costs.
     """
 
     start_P: np.ndarray
@@ -34,6 +36,7 @@ class DecisionCosts:
     finish_PNS: np.ndarray
     digest_C: np.ndarray
     question: float
+    lookup_digests: bool = False
 
 
 def decision_costs(
@@ -69,7 +72,7 @@ def decision_costs(
             size_PNS[:, node] + 1, context_PNS[:, node], table.emitted_PNS[:, node]
         )
     plain_P = profile.verification_seconds(1, context_P) + profile.selection_seconds(0, 0)
-    counts_C = np.arange(1, _MOST_DIGESTED + 1)
+    counts_C = np.arange(1, int(np.diff(table.starts).max()) + 1)
     first_C = profile.level_seconds(1, int(context_P[0]), counts_C, profile.source(False))
     digest_C = np.concatenate([[0.0], first_C - first_C[0]])
     return DecisionCosts(
@@ -79,4 +82,22 @@ def decision_costs(
         finish_PNS.astype(np.float32),
         digest_C.astype(np.float32),
         float(question),
+        profile.source(True) == "head",
+    )
+
+
+def joined_costs(parts: Sequence[DecisionCosts]) -> DecisionCosts:
+    """Of the texts of several tables, one after the other, see `joined_tables`. The digest, fractions of a
+    millisecond that one profile has more of than another, is the mean of them."""
+    first = parts[0]
+    longest = max(len(one.digest_C) for one in parts)
+    digests = [np.interp(np.arange(longest), np.arange(len(one.digest_C)), one.digest_C) for one in parts]
+    return DecisionCosts(
+        start_P=np.concatenate([one.start_P for one in parts]),
+        plain_P=np.concatenate([one.plain_P for one in parts]),
+        arrive_PN=np.concatenate([one.arrive_PN for one in parts]),
+        finish_PNS=np.concatenate([one.finish_PNS for one in parts]),
+        digest_C=np.mean(digests, axis=0).astype(np.float32),
+        question=first.question,
+        lookup_digests=first.lookup_digests,
     )

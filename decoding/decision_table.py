@@ -1,8 +1,8 @@
 """Recorded texts as arrays: at every position each question that can be asked, and what each answer does.
 
 A position's questions are nodes of a small graph, the same everywhere: the root, after each level of each
-draft, and the size of a lookup alone. A table holds what no policy and no machine changes; `decision_costs.py`
-adds the seconds.
+draft, and the size of a lookup alone. A table holds what no policy and no machine changes;
+`decision_costs.py` adds the seconds.
 
 Legend: P positions of all texts, T texts, N nodes, A actions, S sizes, F features.
 """
@@ -128,8 +128,8 @@ def decision_table(
         composite: a match at the root means that the lookup drafts alone.
 
     Raises:
-        ValueError: there is no text; a trace lacks a choice that the decisions offer; features and decisions
-            are of other sizes or depths.
+        ValueError: there is no text; one is longer than `max_new_tokens`; a trace lacks a choice that the
+            decisions offer; features and decisions are of other sizes or depths.
     """
     if (features.sizes, features.max_depth) != (decisions.sizes, decisions.max_depth):
         raise ValueError(f"the features are of {features.sizes} and {features.max_depth}, not {decisions}")
@@ -178,6 +178,11 @@ class _TextBuilder:
         }
 
     def build(self) -> dict[str, np.ndarray]:
+        if self.count > self._max_new_tokens:
+            raise ValueError(
+                f"question {self._question_id!r} has {self.count} tokens, more than max_new_tokens, "
+                f"{self._max_new_tokens}: give the limit that it was recorded with"
+            )
         for place, drafts in enumerate(self._by_place):
             limit = self._max_new_tokens - place - 1
             self._arrays["context_P"][place] = next(iter(drafts.values())).context_length

@@ -117,8 +117,9 @@ class DecisionWalk:
         ended_B = next_B < 0
         seconds_B = np.where(node_B == ROOT_NODE, costs.start_P[place_B], 0.0) + costs.question
         seconds_B += np.where(ended_B, 0.0, costs.arrive_PN[place_B, next_B])
-        first_B = ~ended_B & (node_B == ROOT_NODE) & ~self.table.lookup_PN[place_B, next_B]
-        first_B &= self.table.levels_PN[place_B, next_B] > 0
+        first_B = ~ended_B & (node_B == ROOT_NODE) & (self.table.levels_PN[place_B, next_B] > 0)
+        if not costs.lookup_digests:
+            first_B &= ~self.table.lookup_PN[place_B, next_B]
         digested_B = np.minimum(self.since_draft_B, len(costs.digest_C) - 1)
         seconds_B += np.where(first_B, costs.digest_C[digested_B], 0.0)
         self.since_draft_B[first_B] = 0
@@ -126,7 +127,8 @@ class DecisionWalk:
         size_B = np.maximum(action_B - self._first_size, 0)
         ending_B = np.where(plain_B, costs.plain_P[place_B], costs.finish_PNS[place_B, node_B, size_B])
         seconds_B += np.where(ended_B, ending_B, 0.0)
-        emitted_B = np.where(plain_B, 1, self.table.emitted_PNS[place_B, node_B, size_B]) * ended_B
+        verified_B = self.table.emitted_PNS[place_B, node_B, size_B].astype(np.int64)
+        emitted_B = np.where(plain_B, 1, verified_B) * ended_B
         self.cycle_seconds_B = np.where(self.node_B == ROOT_NODE, 0.0, self.cycle_seconds_B) + seconds_B
         self.node_B = np.where(ended_B, ROOT_NODE, next_B)
         return self._go_on(seconds_B, emitted_B, ended_B)
@@ -159,6 +161,13 @@ class DecisionWalk:
 
 def replay_texts(table: DecisionTable, costs: DecisionCosts, decide: Decide) -> np.ndarray:
     """(T) seconds that each text takes under these decisions; every text is replayed once."""
+    return replay_with(table, costs, lambda walk: decide(walk.features(), walk.allowed()))
+
+
+def replay_with(
+    table: DecisionTable, costs: DecisionCosts, choose: Callable[[DecisionWalk], np.ndarray]
+) -> np.ndarray:
+    """The same for whoever wants to know where each text stands, as no policy may."""
     seconds_T = np.zeros(table.texts)
     walk = DecisionWalk(table, costs, table.texts)
     open_T = np.flatnonzero(table.asked_P[table.starts[:-1]])
@@ -168,7 +177,7 @@ def replay_texts(table: DecisionTable, costs: DecisionCosts, decide: Decide) -> 
     walk.start(np.arange(table.texts), np.arange(table.texts))
     walk.keep(open_T)
     while len(open_T):
-        outcome = walk.step(decide(walk.features(), walk.allowed()))
+        outcome = walk.step(choose(walk))
         seconds_T[open_T] += outcome.seconds_B
         if outcome.finished_B.any():
             walk.keep(np.flatnonzero(~outcome.finished_B))

@@ -1,11 +1,11 @@
-"""The decisions of a cycle as one numbered table: what to draft with, one level more, or verify so many nodes.
+"""A cycle's decisions as one numbered table: what to draft with, one level more, or verify so many nodes.
 
 | action | asked | means |
 |---|---|---|
 | `plain` | at the root | a plain step |
 | `draft all`, `draft lookup`, `draft head` | at the root | begin such a draft; those that a drafter offers |
 | `continue` | after a level | one level more |
-| `verify s` | after a level, and of a finished draft | stop, verify the s best nodes (all, if there are fewer) |
+| `verify s` | after a level, and of a finished draft | stop, verify the s best nodes, or all there are |
 """
 
 from __future__ import annotations
@@ -80,13 +80,15 @@ class Decisions:
         """Which actions answer this question; at least one does.
 
         Without a match a lookup proposes nothing, and the head alone is the merged draft: these are left out,
-        as are sizes that verify no more than a smaller one does.
+        as are sizes that verify no more than a smaller one does. An only choice is always offered.
         """
         drafts, sizes = len(self.choices), self.sizes
         if kind == "draft":
             matched = view.lookup is not None and view.lookup.match_length > 0
+            # The head alone is left out for the merged draft's sake: without that it is all there is.
+            kept = RootChoice.ALL if RootChoice.ALL in self.choices else RootChoice.HEAD
             offered = [
-                choice in view.root_choices and (matched or choice == RootChoice.ALL or drafts == 1)
+                choice in view.root_choices and (matched or choice == kept or drafts == 1)
                 for choice in self.choices
             ]
             return [True, *offered, False, *[False] * len(sizes)]
@@ -126,12 +128,16 @@ class DecisionController:
     Args:
         decisions: the table.
         decider: who decides.
+
+    Attributes:
+        asked: numbered decisions so far.
     """
 
     def __init__(self, decisions: Decisions, decider: Decides) -> None:
         self.decisions = decisions
         self._decider = decider
         self._size: int | None = None
+        self.asked = 0
 
     def wants_draft(self, view: DraftView) -> RootChoice:
         self._size = None
@@ -152,4 +158,5 @@ class DecisionController:
         return self._size
 
     def _ask(self, kind: QuestionKind, view: DraftView) -> int:
+        self.asked += 1
         return self._decider.decide(kind, view, self.decisions.allowed(kind, view))

@@ -13,7 +13,7 @@ from jinja2 import TemplateError
 from decoding.controller import Controller, FixedController
 from decoding.drafters.base import Drafter
 from decoding.drafters.load import load_drafter, shipped_heads
-from decoding.exported import ExportedController
+from decoding.exported_cycle import load_policy
 from decoding.generation import Generation, Options, StreamPiece, checked_processors, checked_token_ids
 from decoding.models import LoadedModel, load_model
 from decoding.sampling import LogitsProcessor, Sampling
@@ -82,7 +82,7 @@ class SpeculativeDecoder:
 
         A policy for another target or drafter is refused with ValueError.
         """
-        controller = ExportedController.load(folder)
+        controller = load_policy(folder)
         own = self.drafter.calibration
         # The scores that it was trained on, whatever has been measured since.
         self.drafter.calibration = controller.info.calibration

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from decoding.artifacts import load_tensors, read_json
 from decoding.calibration import Calibration
 from decoding.controller import DraftView, FixedController
 from decoding.features import DepthFeatures, SizeFeatures
+from decoding.published_features import PublishedDepthFeatures, PublishedSizeFeatures
 
 SCHEMA_VERSION = 2
 WEIGHTS_FILE = "policy.safetensors"
@@ -104,11 +105,9 @@ class PolicyInfo:
         version = raw["schema_version"]
         if version != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {version!r}, this code reads {SCHEMA_VERSION}: export again")
-        depth, size = dict(raw["features"]["depth"]), dict(raw["features"]["size"])
-        names = {"depth": depth.pop("names"), "size": size.pop("names")}
         info = cls(
-            depth_features=DepthFeatures(**depth),
-            size_features=SizeFeatures(**size),
+            depth_features=_named(DepthFeatures, PublishedDepthFeatures, "depth", raw["features"]["depth"]),
+            size_features=_named(SizeFeatures, PublishedSizeFeatures, "size", raw["features"]["size"]),
             verification_sizes=tuple(raw["actions"]["verification_sizes"]),
             fingerprints=dict(raw["fingerprints"]),
             device=str(raw["device"]),
@@ -118,13 +117,24 @@ class PolicyInfo:
             fallback=Constant(**raw["fallback"]),
             calibration=None if raw["calibration"] is None else Calibration.from_json(raw["calibration"]),
         )
-        # The names are the contract: the same code under other features would decide on other numbers.
-        for kind, built in (("depth", info.depth_features), ("size", info.size_features)):
-            if tuple(names[kind]) != built.names:
-                raise ValueError(f"its {kind} features are not those that this code computes: export again")
         if tuple(raw["actions"]["depth"]) != DEPTH_ACTIONS:
             raise ValueError(f"its depth actions are not {', '.join(DEPTH_ACTIONS)}: export again")
         return info
+
+
+Features = TypeVar("Features", DepthFeatures, SizeFeatures)
+
+
+def _named(usual: type[Features], published: type[Features], kind: str, raw: Mapping[str, Any]) -> Features:
+    """The features of these names. The names are the contract: the same network under other features would
+    decide on other numbers."""
+    shape = dict(raw)
+    names = tuple(shape.pop("names"))
+    # The first tells the two apart: nothing else of them may be built from the other's shape.
+    features = (published if "log_prob" in str(names[:1]) else usual)(**shape)
+    if features.names != names:
+        raise ValueError(f"its {kind} features are not those that this code computes: export again")
+    return features
 
 
 class Network:
@@ -148,15 +158,19 @@ class Network:
 
     def action(self, features: np.ndarray) -> int | None:
         """Index of the largest output, the first at a tie; None if an output is not a number."""
+        outputs = self.outputs(features)
+        best = int(outputs.argmax())  # numpy's argmax is a NaN wherever there is one
+        return best if outputs[best] == outputs[best] else None
+
+    def outputs(self, features: np.ndarray) -> np.ndarray:
+        """float32, one an action, not finite where weights or features overflow."""
         x = features
         with np.errstate(all="ignore"):
             for weight, bias in self.layers[:-1]:
                 x = weight @ x + bias
                 x = np.maximum(x, 0.0) if self.activation == "relu" else np.tanh(x)
             weight, bias = self.layers[-1]
-            outputs = weight @ x + bias
-        best = int(outputs.argmax())  # numpy's argmax is a NaN wherever there is one
-        return best if outputs[best] == outputs[best] else None
+            return weight @ x + bias
 
 
 class ExportedController:
@@ -164,13 +178,14 @@ class ExportedController:
 
     Args:
         info: what the networks see and choose from.
-        depth, size: the networks.
+        depth, size: the networks; without one, `info.fallback` takes its decisions: half a policy, beside
+            which the other half is trained.
 
     Attributes:
         fallbacks: decisions that could not be computed and were taken by `info.fallback` instead.
     """
 
-    def __init__(self, info: PolicyInfo, depth: Network, size: Network) -> None:
+    def __init__(self, info: PolicyInfo, depth: Network | None, size: Network | None) -> None:
         self.info = info
         self.fallbacks = 0
         self._depth, self._size = depth, size
@@ -190,13 +205,11 @@ class ExportedController:
             raise ValueError(f"policy {folder / INFO_FILE} lacks {error}: export it again") from None
         except (TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"policy {folder / INFO_FILE} cannot be used: {error}") from None
-        weights = {
-            name: tensor.float().numpy()
-            for name, tensor in load_tensors(folder / WEIGHTS_FILE, "policy weights").items()
-        }
+        weights = read_weights(folder)
         try:
             networks = {
-                kind: _network(weights, kind, widths[kind], activations[kind]) for kind in ("depth", "size")
+                kind: read_network(weights, kind, widths[kind], activations[kind])
+                for kind in ("depth", "size")
             }
             check_ends(info, networks["depth"], networks["size"])
         except (KeyError, TypeError, ValueError) as error:
@@ -207,28 +220,19 @@ class ExportedController:
 
     def check(self, target_fingerprint: str, drafter_fingerprint: str, device: str, dtype: str) -> list[str]:
         """Refuse other models than it was trained for; return one warning for each other difference."""
-        for what, given in (("target", target_fingerprint), ("drafter", drafter_fingerprint)):
-            trained = self.info.fingerprints[what]
-            if given != trained:
-                raise ValueError(
-                    f"the policy was trained for {what} {trained}, this is {given}: train a policy for it"
-                )
-        return [
-            f"the policy was trained on {what} {trained}, this is {given}: its timing may not fit"
-            for what, trained, given in (
-                ("device", self.info.device, device),
-                ("dtype", self.info.dtype, dtype),
-            )
-            if trained != given
-        ]
+        return check_models(self.info, target_fingerprint, drafter_fingerprint, device, dtype)
 
     def wants_draft(self, view: DraftView) -> bool:
+        if self._depth is not None and not self.info.depth_features.asks_at_root:
+            return True
         return self._continues(view, self._constant.wants_draft)
 
     def wants_level(self, view: DraftView) -> bool:
         return self._continues(view, self._constant.wants_level)
 
     def _continues(self, view: DraftView, otherwise: Callable[[DraftView], bool]) -> bool:
+        if self._depth is None:
+            return otherwise(view)
         if view.tree.depth >= self.info.depth_features.max_depth:
             return False
         action = self._depth.action(self.info.depth_features(view))
@@ -238,6 +242,8 @@ class ExportedController:
         return action == 1
 
     def verification_size(self, view: DraftView) -> int:
+        if self._size is None:
+            return self._constant.verification_size(view)
         action = self._size.action(self.info.size_features(view))
         if action is None:
             self.fallbacks += 1
@@ -245,7 +251,40 @@ class ExportedController:
         return self.info.verification_sizes[action]
 
 
-def _network(weights: Mapping[str, np.ndarray], kind: str, widths: list[int], activation: str) -> Network:
+class Trained(Protocol):
+    """What every exported policy says of where it was trained."""
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+
+
+def check_models(info: Trained, target: str, drafter: str, device: str, dtype: str) -> list[str]:
+    """ValueError for another target or drafter, by fingerprint; a warning for each other difference."""
+    for what, given in (("target", target), ("drafter", drafter)):
+        trained = info.fingerprints[what]
+        if given != trained:
+            raise ValueError(
+                f"the policy was trained for {what} {trained}, this is {given}: train a policy for it"
+            )
+    return [
+        f"the policy was trained on {what} {trained}, this is {given}: its timing may not fit"
+        for what, trained, given in (("device", info.device, device), ("dtype", info.dtype, dtype))
+        if trained != given
+    ]
+
+
+def read_weights(folder: Path) -> dict[str, np.ndarray]:
+    """The float32 arrays of a policy folder."""
+    tensors = load_tensors(folder / WEIGHTS_FILE, "policy weights")
+    return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+
+
+def read_network(weights: Mapping[str, np.ndarray], kind: str, widths: list[int], activation: str) -> Network:
+    """The network of this name; KeyError or ValueError if the arrays do not have these widths."""
     layers = []
     for index, (inputs, outputs) in enumerate(pairwise(widths)):
         weight, bias = (weights[f"{kind}.{index}.{part}"] for part in ("weight", "bias"))

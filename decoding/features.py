@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,8 +37,10 @@ class DepthFeatures:
     Attributes:
         names: the entries, in order.
         low, high: float32 bounds of every entry, (len(names),).
+        asks_at_root: whether the policy decides before the first level too; if not, there is always a draft.
     """
 
+    asks_at_root: ClassVar[bool] = True
     beam_width: int
     max_depth: int
     names: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -45,10 +48,10 @@ class DepthFeatures:
     high: np.ndarray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check("beam_width", self.beam_width)
-        _check("max_depth", self.max_depth)
+        check_shape("beam_width", self.beam_width)
+        check_shape("max_depth", self.max_depth)
         scores = [(f"level_score_{i}", *_SCORE_BOUNDS) for i in range(self.beam_width**2)]
-        _describe(self, [*scores, *_COMMON, ("tokens_left", 0.0, 1.0)])
+        describe_entries(self, [*scores, *_COMMON, ("tokens_left", 0.0, 1.0)])
 
     def __call__(self, view: DraftView) -> np.ndarray:
         """float32 (len(names),), finite and within the bounds whatever the scores are."""
@@ -81,9 +84,11 @@ class SizeFeatures:
     high: np.ndarray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check("max_size", self.max_size)
-        _check("max_depth", self.max_depth)
-        _describe(self, [*((f"tree_score_{i}", *_SCORE_BOUNDS) for i in range(self.max_size)), *_COMMON])
+        check_shape("max_size", self.max_size)
+        check_shape("max_depth", self.max_depth)
+        describe_entries(
+            self, [*((f"tree_score_{i}", *_SCORE_BOUNDS) for i in range(self.max_size)), *_COMMON]
+        )
 
     def __call__(self, view: DraftView) -> np.ndarray:
         """float32 (len(names),), finite and within the bounds whatever the scores are."""
@@ -100,13 +105,15 @@ _COMMON = (
 )
 
 
-def _check(name: str, value: int) -> None:
+def check_shape(name: str, value: int, most: int = 1024) -> None:
+    """ValueError unless it is a whole number in 1..most."""
     # A bool is an int to Python, and a policy.json may hold anything.
-    if type(value) is not int or not 1 <= value <= 1024:
-        raise ValueError(f"{name} is {value!r}, must be a whole number in 1..1024")
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{name} is {value!r}, must be a whole number in 1..{most}")
 
 
-def _describe(features: DepthFeatures | SizeFeatures, entries: list[tuple[str, float, float]]) -> None:
+def describe_entries(features: DepthFeatures | SizeFeatures, entries: list[tuple[str, float, float]]) -> None:
+    """Set `names`, `low` and `high` from (name, low, high) of every entry."""
     names, low, high = zip(*entries, strict=True)
     for attribute, values in (("low", low), ("high", high)):
         bounds = np.array(values, dtype=np.float32)

@@ -30,11 +30,15 @@ class ReplaySession:
         max_new_tokens: that the text was decoded with.
         draft_depth: that it was recorded to; nothing deeper can be asked for.
         composite: a match at the root means that the lookup drafts alone.
+        temperature: of the recording.
 
     Attributes:
         generated: tokens emitted so far. The text's last one is known only where a draft reached it, and
             `UNKNOWN_TOKEN` elsewhere.
+        prefill_seconds: 0, there is none.
     """
+
+    prefill_seconds = 0.0
 
     def __init__(
         self,
@@ -44,7 +48,9 @@ class ReplaySession:
         max_new_tokens: int,
         draft_depth: int,
         composite: bool = False,
+        temperature: float = 0.0,
     ) -> None:
+        self._temperature = temperature
         self._drafts = text.by_place()
         self._profile = profile
         self._max_new_tokens, self._draft_depth, self._composite = max_new_tokens, draft_depth, composite
@@ -85,6 +91,7 @@ class ReplaySession:
             self.tokens_left,
             self._history,
             root_choices=self.root_choices,
+            temperature=self._temperature,
         )
         # What the head thinks of the lookup's token is known after its first level.
         view.lookup = None if first.lookup is None else replace(first.lookup, agrees=None)

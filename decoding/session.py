@@ -151,6 +151,7 @@ class Session:
         limit = min(self.tokens_left - 1, self._draft.depth_limit())
         view = DraftView(tree, limit, context_length, self.tokens_left, self._history)
         view.lookup = self._draft.hint()
+        view.temperature = self._sampling.temperature
         clock.lap("draft")
         drawn: Drawn | None = None
         if self._draws is None:

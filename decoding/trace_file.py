@@ -165,6 +165,18 @@ def read_trace(path: Path) -> tuple[TraceHeader, Generator[TracedText, None, Non
     ValueError, one line, if the file is missing, damaged, no trace, or of another schema version; the pages
     of a text are checked when it is read.
     """
+    header, file = _open(path)
+    return header, _texts(path, file)
+
+
+def read_text(path: Path, number: int) -> TracedText:
+    """The text of this number in a trace, the first is 0; ValueError as `read_trace`."""
+    _, file = _open(path)
+    with file:
+        return _read_group(path, file, number)
+
+
+def _open(path: Path) -> tuple[TraceHeader, pq.ParquetFile]:
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
     except FileNotFoundError:
@@ -185,17 +197,20 @@ def read_trace(path: Path) -> tuple[TraceHeader, Generator[TracedText, None, Non
     except (TypeError, ValueError, KeyError) as error:
         file.close()
         raise _unusable(path, "its header is not understood", error) from None
-    return header, _texts(path, file)
+    return header, file
 
 
 def _texts(path: Path, file: pq.ParquetFile) -> Generator[TracedText, None, None]:
     with file:
         for group in range(file.num_row_groups):
-            try:
-                text = _text(file.read_row_group(group).to_pylist())
-            except (pa.ArrowException, OSError, ValueError, IndexError, TypeError) as error:
-                raise _unusable(path, f"text number {group} is damaged", error) from None
-            yield text
+            yield _read_group(path, file, group)
+
+
+def _read_group(path: Path, file: pq.ParquetFile, group: int) -> TracedText:
+    try:
+        return _text(file.read_row_group(group).to_pylist())
+    except (pa.ArrowException, OSError, ValueError, IndexError, TypeError) as error:
+        raise _unusable(path, f"text number {group} is damaged", error) from None
 
 
 def _unusable(path: Path, what: str, error: Exception) -> ValueError:

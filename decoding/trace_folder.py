@@ -90,6 +90,13 @@ def read_traces(folder: Path) -> tuple[TraceHeader, Iterator[TracedText]]:
 
     ValueError, one line, if the folder holds no complete recording; a damaged shard is found when it is read.
     """
+    paths = complete_shards(folder)
+    header, _ = read_trace(paths[0])
+    return header, _texts(paths)
+
+
+def complete_shards(folder: Path) -> list[Path]:
+    """Of a complete recording, in order; ValueError as `read_traces`."""
     identity = _read_identity(folder)
     paths = [shard_path(folder, number) for number in range(int(identity["shards"]))]
     missing = [path for path in paths if not path.exists()]
@@ -100,8 +107,7 @@ def read_traces(folder: Path) -> tuple[TraceHeader, Iterator[TracedText]]:
         )
     for path in paths:
         _check_shard(path, identity["header"])
-    header, _ = read_trace(paths[0])
-    return header, _texts(paths)
+    return paths
 
 
 def recorded_seed(folder: Path) -> int | None:
@@ -174,6 +180,11 @@ def _check_identity(folder: Path, identity: dict[str, Any]) -> None:
         raise ValueError(
             f"the recording in {folder} was begun with other {', '.join(changed)}: choose another --out"
         )
+
+
+def recording_identity(folder: Path) -> dict[str, Any]:
+    """What the recording in `folder` is, its prompts included; ValueError if there is none."""
+    return _read_identity(folder)
 
 
 def _read_identity(folder: Path) -> dict[str, Any]:

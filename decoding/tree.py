@@ -93,7 +93,7 @@ class DraftTree:
     def upto(self, height: int) -> DraftTree:
         """A copy of the first levels; those that were joined to the finished draft stay joined ones."""
         tree = DraftTree(self.tokens[0])
-        levels = min(height, self.height)
+        levels = max(0, min(height, self.height))
         stop = len(self.tokens) if levels == self.height else self.level_starts[levels + 1]
         tree.tokens, tree.parents = self.tokens[:stop], self.parents[:stop]
         tree.depths, tree.scores = self.depths[:stop], self.scores[:stop]

@@ -12,16 +12,19 @@ from gymnasium import spaces
 from decoding.controller import Controller, FixedController, Question, answer
 from decoding.features import DepthFeatures, SizeFeatures
 from decoding.records import CycleRecord
+from decoding.replay_session import ReplaySession
 from decoding.session import Cycle, Session
+from envs.partners import UniformDepth
 from envs.rewards import reward_by_name
 
-OpenSession = Callable[[np.random.Generator], Session]
+OpenSession = Callable[[np.random.Generator], Session | ReplaySession]
 # Whole requests' worth of cycles: past them, something keeps the agent from ever being asked.
 _MOST_UNASKED_CYCLES = 1000
 
 
 class LiveEnv(gymnasium.Env[np.ndarray, np.int64]):
-    """What both environments share: they drive `Session.cycle()`, the loop that decoding runs too.
+    """What both environments share: they drive `Session.cycle()`, the loop that decoding runs too, or that of
+    its twin, a replayed text.
 
     An episode is one cycle, and `reset` goes on with the request's next cycle, so a request is a series of
     episodes. The partner answers what the agent is not asked.
@@ -47,14 +50,15 @@ class LiveEnv(gymnasium.Env[np.ndarray, np.int64]):
         self._partner = partner
         self._features = features
         self._reward = reward_by_name(reward)
-        self._session: Session | None = None
+        self._session: Session | ReplaySession | None = None
         self._cycle: Cycle | None = None
         self._question: Question | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Go on to the next cycle in which the agent is asked; with a seed, to the first of a new request.
+        """Go on to the next cycle in which the agent is asked; with a seed, or the option `new_request`, to
+        the first of a new request.
 
         An unfinished cycle is dropped: until it commits, a cycle leaves no trace in the session.
 
@@ -62,17 +66,19 @@ class LiveEnv(gymnasium.Env[np.ndarray, np.int64]):
             The observation; an info whose `unasked` lists the infos of cycles that asked the agent nothing.
         """
         super().reset(seed=seed)
-        if seed is not None:
+        if seed is not None or (options or {}).get("new_request"):
             self._session = None
         unasked: list[dict[str, Any]] = []
         while len(unasked) < _MOST_UNASKED_CYCLES:
             if self._session is None or self._session.finished:
                 self._session = self._open_session(self.np_random)
+            if isinstance(self._partner, UniformDepth):
+                self._partner.begin_cycle(self.np_random)
             self._cycle = self._session.cycle()
             record = self._run(None)
             if record is None:
                 return self._observe(), {"unasked": unasked}
-            unasked.append(_cycle_info(record))
+            unasked.append(cycle_info(record))
         raise ValueError(
             f"the agent was asked nothing in {_MOST_UNASKED_CYCLES} cycles: "
             "give a partner that drafts, and requests of more than one token"
@@ -88,7 +94,7 @@ class LiveEnv(gymnasium.Env[np.ndarray, np.int64]):
         record = self._run(self._reply(int(action)))
         if record is None:
             return self._observe(), 0.0, False, False, {}
-        return last_seen, self._reward(record), True, False, _cycle_info(record)
+        return last_seen, self._reward(record), True, False, cycle_info(record)
 
     def close(self) -> None:
         """Drop the request."""
@@ -124,7 +130,7 @@ class LiveEnv(gymnasium.Env[np.ndarray, np.int64]):
         return self._features(self._question.view)
 
 
-def _cycle_info(record: CycleRecord) -> dict[str, Any]:
+def cycle_info(record: CycleRecord) -> dict[str, Any]:
     """Plain numbers: vectorised environments copy infos deeply at every step."""
     seconds = record.seconds
     return {
@@ -177,6 +183,7 @@ class DepthEnv(LiveEnv):
         partner: chooses the verification size.
         beam_width, max_depth: shape of the drafts; see `DepthFeatures`.
         reward: name of a function in `envs.rewards`.
+        features: other ones to see, of the same shape; some policies are not asked at the root.
     """
 
     def __init__(
@@ -186,17 +193,23 @@ class DepthEnv(LiveEnv):
         beam_width: int,
         max_depth: int,
         reward: str = "throughput",
+        features: DepthFeatures | None = None,
     ) -> None:
-        super().__init__(open_session, partner, DepthFeatures(beam_width, max_depth), reward)
+        features = DepthFeatures(beam_width, max_depth) if features is None else features
+        super().__init__(open_session, partner, features, reward)
         self.action_space = spaces.Discrete(2)
         self._max_depth = max_depth
+        self._asked_of = ("draft", "level") if features.asks_at_root else ("level",)
 
     def _asks_agent(self, question: Question) -> bool:
-        return question.kind != "size" and question.view.tree.depth < self._max_depth
+        return question.kind in self._asked_of and question.view.tree.depth < self._max_depth
 
     def _partner_reply(self, question: Question) -> int:
-        # A depth question that is not the agent's comes at max_depth: there is nothing left to decide.
-        return 0 if question.kind != "size" else super()._partner_reply(question)
+        if question.kind == "size":
+            return super()._partner_reply(question)
+        # A depth question that is not the agent's comes at max_depth, where there is nothing left to decide,
+        # or at the root of a policy that always drafts.
+        return int(question.kind == "draft")
 
     def _reply(self, action: int) -> int:
         return action
@@ -236,6 +249,7 @@ class SizeEnv(LiveEnv):
         max_depth: greatest draft_depth of the partner; see `SizeFeatures`.
         max_size: path scores to see; the largest verification size if not given.
         reward: name of a function in `envs.rewards`.
+        features: other ones to see.
     """
 
     def __init__(
@@ -246,13 +260,15 @@ class SizeEnv(LiveEnv):
         max_depth: int,
         max_size: int | None = None,
         reward: str = "throughput",
+        features: SizeFeatures | None = None,
     ) -> None:
         sizes = tuple(verification_sizes)
         if not sizes or list(sizes) != sorted(set(sizes)):
             raise ValueError(f"verification_sizes is {sizes}, must be strictly increasing, at least one")
         for size in sizes:
             FixedController(0, size)  # checks the limits
-        super().__init__(open_session, partner, SizeFeatures(max_size or sizes[-1], max_depth), reward)
+        features = SizeFeatures(max_size or sizes[-1], max_depth) if features is None else features
+        super().__init__(open_session, partner, features, reward)
         self.action_space = spaces.Discrete(len(sizes))
         self._sizes = sizes
 

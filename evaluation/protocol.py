@@ -16,10 +16,11 @@ import numpy as np
 from decoding.controller import Controller
 from decoding.metrics import CycleSummary, summarise
 from decoding.records import CycleRecord, PhaseSeconds
+from decoding.replay_session import ReplaySession
 from decoding.session import Session
 from decoding.workload import Request
 
-OpenSession = Callable[[Request], Session]
+OpenSession = Callable[[Request], Session | ReplaySession]
 ArmKind = Literal["plain", "fixed", "rule", "learned"]
 
 # The first cycle after a prefill also takes in the prompt; the second has the shapes of all later ones.

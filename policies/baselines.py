@@ -9,7 +9,7 @@ Legend: B questions, A actions, F features, S sizes, K buckets of match lengths.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,29 +22,13 @@ from decoding.decision_walk import Decide, replay_texts
 from decoding.decisions import PLAIN_ACTION, DecisionController, Decisions
 from decoding.features import CONTEXT_MIDDLE, CONTEXT_SCALE
 from decoding.profile import CostProfile
+from decoding.setting import Setting
+from policies.constant_seconds import ConstantSeconds
 
 # Upper ends of the buckets of match lengths; 0 = no match.
 MATCH_BUCKETS = (0, 2, 4, 8)
 # The growth of a level's expected tokens that is assumed; the best on training texts is kept.
 GROWTHS = (0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A constant: what is drafted, how deep, how much of it is verified. `composite`: the lookup where there
-    is a match, else the head; then `choice` is ALL."""
-
-    choice: RootChoice
-    draft_depth: int
-    verification_size: int
-    composite: bool = False
-
-    def __str__(self) -> str:
-        if self.choice == RootChoice.PLAIN:
-            return "plain"
-        name = "composite" if self.composite else self.choice.name.lower()
-        depth = f"{self.draft_depth}x" if self.draft_depth else ""
-        return f"{name} {depth}{self.verification_size}"
 
 
 def settings_of(decisions: Decisions) -> Iterator[Setting]:
@@ -90,10 +74,8 @@ def best_constant(
     table: DecisionTable, costs: DecisionCosts, settings: Sequence[Setting] | None = None
 ) -> tuple[Setting, dict[Setting, np.ndarray]]:
     """The constant of least total seconds, and the seconds of each text under every one."""
-    seconds = {
-        setting: replay_texts(table, costs, constant(table.features, table.decisions, setting))
-        for setting in (settings or list(settings_of(table.decisions)))
-    }
+    seconds_of = ConstantSeconds(table, costs)
+    seconds = {setting: seconds_of(setting) for setting in (settings or list(settings_of(table.decisions)))}
     return min(seconds, key=lambda setting: float(seconds[setting].sum())), seconds
 
 
@@ -127,6 +109,11 @@ class ExpectedGain:
         first = features.names.index(f"expected_{features.sizes[0]}")
         self._expected = slice(first, first + len(features.sizes))
         self._rows = np.array(features.sizes) + 1
+
+    @property
+    def fitted(self) -> dict[str, Any]:
+        """What training texts said: `rate`, `growth` and `root_actions`; JSON values."""
+        return {"rate": self.rate, "growth": self.growth, "root_actions": list(self.root_actions)}
 
     def __call__(self, features_BF: np.ndarray, allowed_BA: np.ndarray) -> np.ndarray:
         more = self.decisions.continue_action
@@ -191,7 +178,7 @@ def _with_roots(
 
 
 class Deciding:
-    """Lets a rule, or any other function of the features, decide in a session: a `decoding.decisions.Decides`.
+    """Lets a rule, or any other function of the features, decide in a session: `decoding.decisions.Decides`.
 
     Args:
         decide: of a batch of questions.

@@ -65,9 +65,9 @@ class TrainingCallback(BaseCallback):
     def _on_rollout_start(self) -> None:
         """The boundary: the last update is done and the buffer is empty.
 
-        Every rollout but the very first begins with a reset, which makes all that follows a function of the
-        checkpoint: an episode under way could not be saved. It costs one unfinished cycle a rollout, whose
-        value is bootstrapped as usual.
+        Every rollout but the very first begins with a reset to a new request, which makes all that follows a
+        function of the checkpoint: a request under way could not be saved. It costs one unfinished request a
+        rollout; the value of an unfinished cycle is bootstrapped as usual.
         """
         model = self.model
         assert isinstance(model, PPO)
@@ -75,6 +75,7 @@ class TrainingCallback(BaseCallback):
             checkpoint.save(self._folder, model, self._run, self._reference, finished=False)
             self._saved_at = model.num_timesteps
         if model.num_timesteps:
+            self.training_env.set_options({"new_request": True})
             model._last_obs = self.training_env.reset()  # type: ignore[assignment]
             model._last_episode_starts = np.ones(1, dtype=bool)
         self._sums = CycleSums()

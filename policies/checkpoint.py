@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,18 +102,9 @@ def read_header(folder: Path, run: Mapping[str, Any]) -> Header | None:
     One-line ValueError if it is damaged, or belongs to a run that is not `run`.
     """
     path = folder / HEADER_FILE
-    if not path.exists():
+    header = _read(path)
+    if header is None:
         return None
-    raw = read_json(path, "checkpoint")
-    version = raw.pop("schema_version", None)
-    if version != SCHEMA_VERSION:
-        raise ValueError(
-            f"checkpoint {path} has schema_version {version!r}, not {SCHEMA_VERSION}: remove {folder}"
-        )
-    try:
-        header = Header(**raw)
-    except TypeError as error:
-        raise ValueError(f"checkpoint {path} is damaged ({error}): remove {folder} to start again") from None
     different = _differences(header.run, _plain(run))
     if different:
         raise ValueError(
@@ -121,23 +113,33 @@ def read_header(folder: Path, run: Mapping[str, Any]) -> Header | None:
     return header
 
 
+def _read(path: Path) -> Header | None:
+    if not path.exists():
+        return None
+    raw = read_json(path, "checkpoint")
+    version = raw.pop("schema_version", None)
+    if version != SCHEMA_VERSION:
+        raise ValueError(
+            f"checkpoint {path} has schema_version {version!r}, not {SCHEMA_VERSION}: remove {path.parent}"
+        )
+    try:
+        return Header(**raw)
+    except TypeError as error:
+        raise ValueError(
+            f"checkpoint {path} is damaged ({error}): remove {path.parent} to start again"
+        ) from None
+
+
 def restore(folder: Path, header: Header, model: OnPolicyAlgorithm) -> None:
     """Put `model`, its environment's `np_random` and the global generators where the checkpoint left them.
 
     The environment itself starts afresh from its `np_random`: `TrainingCallback` resets it before every
     rollout, in uninterrupted runs too, so that both go the same way.
     """
-    path = folder / header.tensors_file
-    if path.is_file() and sha256_file(path) != header.sha256:
-        raise ValueError(f"checkpoint {path} is damaged (another SHA-256): remove {folder} to start again")
-    tensors = load_tensors(path, "checkpoint")
-    try:
-        model.policy.load_state_dict(_under(tensors, "policy."))
-        _restore_optimizer(model.policy.optimizer, _under(tensors, "optimizer."))
+    tensors = _tensors(folder, header)
+    with _must_fit(folder / header.tensors_file):
+        _load_policy(tensors, model)
         _restore_random(header, tensors, _env_random(model))
-    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise ValueError(f"checkpoint {path} does not fit the policy ({reason}): remove {folder}") from None
     model.num_timesteps, model._n_updates = header.timesteps, header.updates
     assert model.env is not None
     assert model.observation_space.shape is not None
@@ -168,6 +170,47 @@ class Lanes(Protocol):
 def _lanes_of(model: OnPolicyAlgorithm) -> Lanes | None:
     env: Any = model.env
     return env if hasattr(env, "export_state") else None
+
+
+def finished_hash(folder: Path) -> str:
+    """SHA-256 of what the finished training in `folder` left."""
+    header = _read(folder / HEADER_FILE)
+    if header is None or not header.finished:
+        raise ValueError(f"the training in {folder} is not finished: run it again to go on")
+    return header.sha256
+
+
+def start_from(folder: Path, model: OnPolicyAlgorithm) -> None:
+    """Give a fresh `model` the weights and the optimiser's state of the finished training in `folder`."""
+    header = _read(folder / HEADER_FILE)
+    if header is None or not header.finished:
+        raise ValueError(f"the training in {folder} is not finished: nothing can go on from it")
+    tensors = _tensors(folder, header)
+    with _must_fit(folder / header.tensors_file):
+        _load_policy(tensors, model)
+
+
+def _tensors(folder: Path, header: Header) -> dict[str, torch.Tensor]:
+    path = folder / header.tensors_file
+    if path.is_file() and sha256_file(path) != header.sha256:
+        raise ValueError(f"checkpoint {path} is damaged (another SHA-256): remove {folder} to start again")
+    return load_tensors(path, "checkpoint")
+
+
+@contextmanager
+def _must_fit(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(
+            f"checkpoint {path} does not fit the policy ({reason}): remove {path.parent}"
+        ) from None
+
+
+def _load_policy(tensors: Mapping[str, torch.Tensor], model: OnPolicyAlgorithm) -> None:
+    model.policy.load_state_dict(_under(tensors, "policy."))
+    _restore_optimizer(model.policy.optimizer, _under(tensors, "optimizer."))
 
 
 def _env_random(model: OnPolicyAlgorithm) -> np.random.Generator:

@@ -1,31 +1,41 @@
-"""From two trained PPO models to the folder that a decoder loads."""
+"""From trained PPO models to the folder that a decoder loads."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3 import PPO
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
 from decoding.artifacts import save_tensors, write_json
 from decoding.exported import INFO_FILE, WEIGHTS_FILE, Network, PolicyInfo, check_ends
+from decoding.exported_cycle import KIND, CyclePolicyInfo
+from decoding.exported_cycle import check_ends as check_cycle_ends
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 
 
-def network_of(model: PPO) -> Network:
+def network_of(model: OnPolicyAlgorithm) -> Network:
     """The part of a PPO policy that decides, its policy net and action net, as fp32."""
     policy = model.policy
-    assert isinstance(policy, ActorCriticPolicy)
+    assert isinstance(policy, ActorCriticPolicy | MaskableActorCriticPolicy)
     if not isinstance(policy.features_extractor, FlattenExtractor):
         raise ValueError(f"a policy with a {type(policy.features_extractor).__name__} cannot be exported")
-    modules = [*policy.mlp_extractor.policy_net, policy.action_net]
+    return network_of_layers([*policy.mlp_extractor.policy_net, policy.action_net])
+
+
+def network_of_layers(modules: Sequence[nn.Module]) -> Network:
+    """Linear layers with one kind of activation between them, as fp32; ValueError if they are not finite."""
     linear = [module for module in modules if isinstance(module, nn.Linear)]
     between = {type(module) for module in modules if not isinstance(module, nn.Linear)}
     if len(between) > 1 or not between <= _ACTIVATIONS.keys():
@@ -49,6 +59,16 @@ def export_policy(folder: Path, depth_model: PPO, size_model: PPO, info: PolicyI
     """
     networks = {"depth": network_of(depth_model), "size": network_of(size_model)}
     check_ends(info, networks["depth"], networks["size"])
+    _write(folder, info.to_json(), networks)
+
+
+def export_cycle(folder: Path, network: Network, info: CyclePolicyInfo) -> None:
+    """The same of a policy that takes every decision of a cycle."""
+    check_cycle_ends(info, network)
+    _write(folder, info.to_json(), {KIND: network})
+
+
+def _write(folder: Path, info: dict[str, Any], networks: dict[str, Network]) -> None:
     _check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
@@ -60,7 +80,7 @@ def export_policy(folder: Path, depth_model: PPO, size_model: PPO, info: PolicyI
             kind: {"widths": network.widths, "activation": network.activation}
             for kind, network in networks.items()
         }
-        write_json(fresh / INFO_FILE, info.to_json() | {"networks": described})
+        write_json(fresh / INFO_FILE, info | {"networks": described})
         if folder.exists():
             folder.rename(temporary / "old")
         try:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,8 +26,10 @@ from torch import nn
 from decoding.cycle_features import HISTORY_NAMES
 from decoding.decision_costs import DecisionCosts
 from decoding.decision_table import ROOT_NODE, DecisionTable, Nodes
+from decoding.decision_values import decided
 from decoding.decision_walk import Decide, DecisionWalk, replay_texts
 from decoding.decisions import PLAIN_ACTION, Decisions
+from policies.cost_to_go import cycles_of, with_worths
 
 _NEVER = -1e9
 
@@ -47,6 +49,8 @@ class FullInformationSettings:
         weight_decay: AdamW's pull of the weights towards 0.
         entropy: worth of a nat of the policy's entropy, in tokens, at the start; it falls to 0. Without it
             the policy settles for the best constant: what it hardly ever does it hardly learns about.
+        own_worth: share of the policy's own cost-to-go in what tokens are worth, from the second round on,
+            see `cost_to_go.py`; 0 = a token is worth the same everywhere.
     """
 
     rounds: int = 4
@@ -55,11 +59,14 @@ class FullInformationSettings:
     learning_rate: float = 4e-3
     weight_decay: float = 1e-4
     entropy: float = 0.1
+    own_worth: float = 0.0
 
     def __post_init__(self) -> None:
         for name, low in (("rounds", 1), ("epochs", 1), ("batch", 1), ("learning_rate", 0), ("entropy", 0)):
             if not low <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least {low}")
+        if not 0 <= self.own_worth <= 1:
+            raise ValueError(f"own_worth is {self.own_worth}, must be in 0..1")
 
 
 class ExpectedCost:
@@ -67,6 +74,9 @@ class ExpectedCost:
 
     Args:
         table, costs: the texts; costs of the same table.
+
+    Attributes:
+        features_PNF: that the policy sees. worth_PNS: of what is emitted, in tokens.
     """
 
     def __init__(self, table: DecisionTable, costs: DecisionCosts) -> None:
@@ -74,7 +84,7 @@ class ExpectedCost:
         self._nodes = Nodes.of(table.decisions)
         self.features_PNF = torch.tensor(table.features_PNF)
         self._allowed_PNA = torch.tensor(table.allowed_PNA)
-        self._emitted_PNS = torch.tensor(table.emitted_PNS)
+        self.worth_PNS = torch.tensor(table.emitted_PNS)
         self._finish_PNS = torch.tensor(costs.finish_PNS)
         self._arrive_PN = torch.tensor(costs.arrive_PN)
         self._plain_P = torch.tensor(costs.plain_P)
@@ -90,7 +100,7 @@ class ExpectedCost:
         log_BNA = logits_BNA.masked_fill(~self._allowed_PNA[places], _NEVER).log_softmax(dim=-1)
         probs_BNA = log_BNA.exp()
         entropy_BN = -(probs_BNA * log_BNA.clamp(min=-100.0)).sum(dim=-1)
-        finish_BNS = rate * (self._finish_PNS[places] + self._question) - self._emitted_PNS[places]
+        finish_BNS = rate * (self._finish_PNS[places] + self._question) - self.worth_PNS[places]
         arrive_BN = rate * (self._arrive_PN[places] + self._question)
         verify = slice(decisions.continue_action + 1, None)
         costs: dict[int, torch.Tensor] = {}
@@ -145,6 +155,11 @@ def fit(
             history, speed = seen_history(table, costs, greedy(policy))
             rate = max(rate, speed)  # a round that failed must not make tokens worth less
             expected.features_PNF[:, :, -len(HISTORY_NAMES) :] = torch.from_numpy(history)[:, None]
+            if settings.own_worth:
+                seen = replace(table, features_PNF=expected.features_PNF.numpy())
+                cycles = cycles_of(table, costs, decided(seen, greedy(policy)))
+                worths = with_worths(table, cycles, rate, settings.own_worth)
+                expected.worth_PNS = torch.from_numpy(worths.emitted_PNS)
         for _ in range(settings.epochs):
             order = asked[torch.randperm(len(asked), generator=generator)]
             for places in order.split(settings.batch):

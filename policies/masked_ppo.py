@@ -22,6 +22,7 @@ from decoding.decision_walk import DecisionWalk
 from policies import checkpoint
 from policies.ppo import PPOSettings, identity_of
 from policies.replay_callback import Evaluate, Progress, ReplayCallback
+from policies.step_size import step_size
 
 _VALUE_EPOCHS, _VALUE_BATCH, _VALUE_RATE = 8, 4096, 2e-3
 _LEAST_STEPS = 32  # of an epoch, in which few texts would else be one step
@@ -51,7 +52,7 @@ def build_masked_ppo(
     model = MaskablePPO(
         "MlpPolicy",
         env,
-        learning_rate=settings.learning_rate,
+        learning_rate=step_size(settings.learning_rate, settings.warmup_share, settings.decay),
         n_steps=settings.rollout_steps // env.num_envs,
         batch_size=settings.minibatch_size,
         n_epochs=settings.epochs,
@@ -74,6 +75,19 @@ def build_masked_ppo(
 def deciding_net(model: MaskablePPO) -> nn.Sequential:
     """The part that decides, features to logits: the model's own layers, not copies."""
     return nn.Sequential(*model.policy.mlp_extractor.policy_net, model.policy.action_net)
+
+
+def deciding_layers(weights: Mapping[str, torch.Tensor]) -> nn.Sequential:
+    """The same of a model's saved weights; KeyError if they are something else."""
+    prefix = "mlp_extractor.policy_net."
+    indices = {int(name.removeprefix(prefix).split(".")[0]) for name in weights if name.startswith(prefix)}
+    modules: list[nn.Module] = []
+    for name in (*(f"{prefix}{index}" for index in sorted(indices)), "action_net"):
+        weight = weights[f"{name}.weight"]
+        layer = nn.Linear(weight.shape[1], weight.shape[0])
+        layer.load_state_dict({"weight": weight, "bias": weights[f"{name}.bias"]})
+        modules += [layer, nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
 
 
 def value_net(model: MaskablePPO) -> nn.Sequential:

@@ -17,6 +17,7 @@ from stable_baselines3.common.monitor import Monitor
 
 from policies import checkpoint
 from policies.callback import Progress, TrainingCallback
+from policies.step_size import DECAYS, step_size
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class PPOSettings:
         rollout_steps: decisions between two updates.
         minibatch_size: decisions in a gradient step; divides rollout_steps.
         epochs: passes over a rollout in one update.
-        learning_rate: Adam's step size.
+        learning_rate: Adam's step size, the greatest where it changes.
+        warmup_share: of the decisions, over which the step size rises from 0.
+        decay: "linear", after the rise down to 0, or "none".
         discount: of later rewards, per decision.
         gae_lambda: 0 trusts the value net, 1 the sampled return.
         clip_range: largest change of a probability ratio in an update.
@@ -47,6 +50,8 @@ class PPOSettings:
     entropy_coefficient: float = 0.01
     policy_net: tuple[int, ...] = (64, 64)
     value_net: tuple[int, ...] = (64, 64)
+    warmup_share: float = 0.0
+    decay: str = "none"
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -59,6 +64,7 @@ class PPOSettings:
             ("gae_lambda", 0, 1),
             ("clip_range", 0, 1),
             ("entropy_coefficient", 0, 1),
+            ("warmup_share", 0, 0.99),
         ):
             value = getattr(self, name)
             if not low <= value <= high:
@@ -70,6 +76,13 @@ class PPOSettings:
             raise ValueError(
                 f"rollout_steps is {self.rollout_steps}, must be a multiple of minibatch_size = "
                 f"{self.minibatch_size}"
+            )
+        if self.decay not in DECAYS:
+            raise ValueError(f"decay is {self.decay!r}, must be one of {', '.join(DECAYS)}")
+        if self.decay == "linear" and self.total_timesteps == self.rollout_steps:
+            raise ValueError(
+                f"timesteps is {self.timesteps}, one rollout: with a linear decay its only update has step "
+                f"size 0; raise timesteps above rollout_steps = {self.rollout_steps}"
             )
         for name in ("policy_net", "value_net"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # YAML gives lists
@@ -103,7 +116,7 @@ def build_ppo(
     model = PPO(
         "MlpPolicy",
         scaled,
-        learning_rate=settings.learning_rate,
+        learning_rate=step_size(settings.learning_rate, settings.warmup_share, settings.decay),
         n_steps=settings.rollout_steps,
         batch_size=settings.minibatch_size,
         n_epochs=settings.epochs,
@@ -133,6 +146,7 @@ def train(
     tensorboard_dir: Path | None = None,
     progress: Progress | None = None,
     run: Mapping[str, Any] | None = None,
+    start: Path | None = None,
 ) -> PPO:
     """Train to the end of `settings`, from the checkpoint in `folder` if there is one.
 
@@ -146,6 +160,7 @@ def train(
         progress: called after every episode and rollout with decisions so far, their total, and tokens per
             second over the rollout so far.
         run: whatever else makes the run this run (models, partner, features); JSON values.
+        start: folder of a finished training whose weights and optimiser it begins with; None: fresh ones.
 
     Returns:
         The trained model; at once if the checkpoint is finished. ValueError if it is of another run.
@@ -158,6 +173,8 @@ def train(
     model = build_ppo(env, settings, seed, None if done else tensorboard_dir, reference=reference)
     if header is not None:
         checkpoint.restore(folder, header, model)
+    elif start is not None:
+        checkpoint.start_from(start, model)
     total = settings.total_timesteps
     if done:
         return model

@@ -99,6 +99,18 @@ class ReplayCallback(BaseCallback):
         self.logger.dump(self.num_timesteps)
 
 
+class LiveProgress(BaseCallback):
+    """Tells how many decisions have been taken."""
+
+    def __init__(self, progress: Callable[[int], None]) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def _on_step(self) -> bool:
+        self._progress(self.num_timesteps)
+        return True
+
+
 def information_of(probs_QA: np.ndarray, masks_QA: np.ndarray) -> tuple[float, float]:
     """Mean entropy of a policy's answers, and the mutual information of features and actions among questions
     that allow the same actions, in nats: what may be done says nothing of what is seen."""

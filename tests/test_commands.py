@@ -36,6 +36,7 @@ def flags(place: Path, out: Path) -> list[str]:
         "workload.validation_prompts": 2,
         "sampling.max_new_tokens": 8,
         "draft.max_depth": 4,
+        "policy.preset": "ltd",
         "policy.depth.timesteps": 64,
         "policy.depth.rollout_steps": 32,
         "policy.depth.minibatch_size": 16,

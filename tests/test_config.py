@@ -248,8 +248,8 @@ UNKNOWN_KEYS = {
     "drafts.max_depth=3": "did you mean draft?",
     "draft.max_depht=3": "did you mean draft.max_depth?",
     "policy.size.verification_size=[1]": "did you mean policy.size.verification_sizes?",
-    "policy.depth.verification_sizes=[1]": "did you mean policy.size.verification_sizes?",
-    "timestep=3": "did you mean policy.depth.timesteps?",
+    "policy.depth.verification_sizes=[1]": "did you mean policy.cycle.verification_sizes?",
+    "timestep=3": "did you mean policy.cycle.ppo.timesteps?",
     "draft.zzz=3": "draft knows beam_width, max_depth",
     "zzz=3": "the top level knows seed, threads, model",
 }

@@ -19,6 +19,8 @@ SCORES = st.one_of(
     st.sampled_from([0.0, -1.0, -1.0, -2.5, -math.inf, math.nan, math.inf, 3.0]), st.floats(-30, 0)
 )
 
+FIELDS = ("tokens", "parents", "depths", "scores", "level_starts", "depth")
+
 
 @st.composite
 def trees(draw: st.DrawFn) -> DraftTree:
@@ -129,3 +131,26 @@ def test_misuse_is_refused() -> None:
         tree.add_level([2], [0], [-1.0])
     with pytest.raises(ValueError, match="verification_size is -1, must be >= 0"):
         tree.select(-1)
+
+
+@given(trees(), st.integers(0, 4), st.integers(-2, 9))
+def test_the_first_levels_are_those_of_a_tree_built_anew(tree: DraftTree, joined: int, height: int) -> None:
+    """Joined levels stay joined, and the copy shares nothing."""
+    whole, expected = DraftTree(tree.tokens[0]), DraftTree(tree.tokens[0])
+    for depth in range(1, tree.height + 1):
+        level = slice(tree.level(depth).start, tree.level(depth).stop)
+        nodes = tree.tokens[level], tree.parents[level], tree.scores[level]
+        below = depth > tree.height - joined
+        whole.add_level(*nodes, joined=below)
+        if depth <= height:
+            expected.add_level(*nodes, joined=below)
+    before = {name: getattr(whole, name) for name in FIELDS}
+    kept = {name: list(value) if isinstance(value, list) else value for name, value in before.items()}
+    found = whole.upto(height)
+    assert {name: getattr(found, name) for name in FIELDS} == {
+        name: getattr(expected, name) for name in FIELDS
+    }
+    assert (found.height, found.size) == (expected.height, expected.size)
+    found.add_level([7], [found.level(found.height)[0]], [-1.0])
+    found.scores[0] = found.tokens[0] = -5
+    assert {name: getattr(whole, name) for name in FIELDS} == kept

@@ -1,0 +1,309 @@
+"""`train.py policy`, preset default: one policy for every decision, learned from recordings."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from sb3_contrib import MaskablePPO
+
+from commands.decoder import load_decoder
+from commands.live_phase import Trained, fine_tune
+from commands.profile import fingerprints
+from commands.recorded import (
+    Recorded,
+    check_same,
+    decisions_of,
+    headers,
+    nearest,
+    profiles,
+    read_recorded,
+    recordings,
+)
+from commands.run import INFO_FILE, training_record
+from configs.command import chosen_seed, progress_bar
+from configs.loading import dump_config
+from configs.schema import Config
+from decoding.artifacts import load_tensors, save_tensors, write_json, write_text
+from decoding.decision_walk import Decide, replay_texts
+from decoding.decoder import SpeculativeDecoder
+from decoding.exported_cycle import CyclePolicyInfo
+from decoding.machine import use_threads
+from decoding.profile import CostProfile
+from decoding.setting import Setting
+from envs.replay import ReplayVecEnv
+from policies.baselines import best_constant, constant, fit_expected_gain
+from policies.collapse import behaviour, collapse
+from policies.full_information import FullInformationSettings, fit, greedy
+from policies.masked_ppo import (
+    build_masked_ppo,
+    deciding_layers,
+    deciding_net,
+    fit_value,
+    train_masked,
+)
+from policies.ppo import PPOSettings
+
+POLICY_WEIGHTS = "policy.safetensors"
+
+
+@dataclass(frozen=True)
+class World:
+    """What is trained on, and chosen on.
+
+    Attributes:
+        train, validation: the recordings.
+        constant: the best constant of the training texts, and its rate there, tokens per second.
+        hindsight: the best constant of the validation texts.
+        seconds: of each constant on the validation texts.
+        rules: expected gain as it was fitted on the training texts, by temperature.
+    """
+
+    train: Recorded
+    validation: Recorded
+    constant: Setting
+    rate: float
+    hindsight: Setting
+    seconds: dict[Setting, np.ndarray]
+    rules: dict[str, dict[str, Any]]
+
+    def over_constant(self, decide: Decide) -> float:
+        """Tokens per second on the validation texts over those of the constant of the training texts."""
+        mine = replay_texts(self.validation.table, self.validation.costs, decide).sum()
+        return float(self.seconds[self.constant].sum() / mine)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A trained policy: over the best constant on validation, before PPO and after it."""
+
+    seed: int
+    full_information: float
+    ppo: float
+    weights: dict[str, torch.Tensor]
+    warm: dict[str, torch.Tensor]
+
+    @property
+    def best(self) -> tuple[str, float, dict[str, torch.Tensor]]:
+        """What of it is kept: PPO's result, unless full information alone is faster."""
+        if self.ppo >= self.full_information:
+            return "ppo", self.ppo, self.weights
+        return "full information", self.full_information, self.warm
+
+
+def train_cycle_policy(config: Config, out: Path) -> None:
+    """Record and profile what is not given, train, choose, check, and leave what `train.py export` needs."""
+    record = training_record(out)
+    seed = record["seed"] if record and config.seed is None else chosen_seed(config)
+    threads = use_threads(config.threads)
+    config = config.model_copy(update={"seed": seed})
+    decoder = load_decoder(config)
+    started = time.monotonic()
+    train_folder, validation_folder = recordings(config, out)
+    recorded = time.monotonic() - started
+    found = headers(train_folder)
+    check_same(dict(found[0].fingerprints), fingerprints(decoder), f"recording {train_folder}", "this model")
+    decisions = decisions_of(config, found[0])
+    costs = profiles(config, out, [one.temperature for one in found])
+    profiled = time.monotonic() - started - recorded
+    run = identity(config, decoder, [costs_of.to_json() for costs_of in costs], found)
+    if record.get("run") not in (None, run):
+        raise ValueError(f"{out / INFO_FILE} is of another run: choose another --out or remove it")
+    if "info" in record and (out / "training" / POLICY_WEIGHTS).exists():
+        print(f"the training in {out} is finished already: nothing to do")
+        return
+    write_json(out / INFO_FILE, {"seed": seed, "run": run})
+    write_text(out / "config.yaml", dump_config(config))
+    question = config.policy.cycle.question_microseconds / 1e6
+    folders = (train_folder, validation_folder)
+    train, validation = (read_recorded(one, decisions, costs, question) for one in folders)
+    world = make_world(train, validation, costs)
+    print(
+        f"training on {world.train.table.texts} texts, {world.train.table.positions} positions,"
+        f" {threads} threads; best constant {world.constant}, {world.rate:.1f} tokens/s"
+    )
+    began = time.monotonic()
+    candidates = [train_one(config, out, world, seed + i, run) for i in range(config.policy.cycle.seeds)]
+    trained = time.monotonic() - began
+    best = max(candidates, key=lambda one: one.best[1])
+    seconds = {"recording": recorded, "profile": profiled, "training": trained}
+    done = finish(config, decoder, world, candidates, best, seconds)
+    if config.policy.cycle.live_decisions:
+        done = fine_tune(config, decoder, done, seed)
+    save_tensors(out / "training" / POLICY_WEIGHTS, done.weights)
+    write_json(out / INFO_FILE, {"seed": seed, "run": run, "info": done.info.to_json()})
+    print_outcome(done.info)
+    print(f"wrote {out / INFO_FILE}: export the policy with `python train.py export` and the same flags")
+
+
+def make_world(train: Recorded, validation: Recorded, costs: list[CostProfile]) -> World:
+    """With the constants and the rule, the yardsticks."""
+    chosen, on_training = best_constant(train.table, train.costs)
+    hindsight, on_validation = best_constant(validation.table, validation.costs)
+    rate = train.table.positions / float(on_training[chosen].sum())
+    rules = {
+        f"{temperature:g}": fit_expected_gain(table, seconds, nearest(costs, temperature), rate).fitted
+        for temperature, (table, seconds) in train.by_temperature.items()
+    }
+    return World(train, validation, chosen, rate, hindsight, on_validation, rules)
+
+
+def train_one(config: Config, out: Path, world: World, seed: int, run: dict[str, Any]) -> Candidate:
+    """Full information, then PPO, of one seed; goes on where a killed run was."""
+    settings = config.policy.cycle
+    ppo = PPOSettings(**settings.ppo.model_dump() | {"timesteps": max(1, settings.ppo.timesteps)})
+    folder = out / "training" / f"cycle-{seed}"
+    table, costs = world.train.table, world.train.costs
+
+    def environment(rate: float) -> ReplayVecEnv:
+        rng = np.random.default_rng([seed, 5])
+        return ReplayVecEnv(table, costs, settings.lanes, rng, settings.reward, rate)
+
+    model = build_masked_ppo(environment(world.rate), ppo, seed)
+    start, rate = _warm_start(config, folder, world, model, seed, run)
+    model.policy.load_state_dict(start)
+    warm = world.over_constant(greedy(deciding_net(model)))
+    if settings.ppo.timesteps:
+        with progress_bar() as bar:
+            task = bar.add_task(f"PPO, seed {seed}", total=ppo.total_timesteps, note="")
+
+            def on_progress(done: int, total: int, speed: float) -> None:
+                bar.update(task, completed=done, note=f"{speed:.1f} tokens/s")
+
+            model = train_masked(
+                environment(rate),
+                ppo,
+                seed,
+                folder,
+                start,
+                tensorboard_dir=out / "tensorboard" / f"cycle-{seed}",
+                progress=on_progress,
+                evaluate=lambda net: _measured(world, net),
+                run=run,
+            )
+    after = world.over_constant(greedy(deciding_net(model)))
+    print(f"seed {seed}: over the best constant on validation {warm:.4f} warm, {after:.4f} after PPO")
+    weights = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
+    return Candidate(seed, warm, after, weights, start)
+
+
+def _measured(world: World, net: torch.nn.Module) -> dict[str, float]:
+    ratio = world.over_constant(greedy(net))
+    hindsight = float(world.seconds[world.constant].sum() / world.seconds[world.hindsight].sum())
+    return {"validation/over_constant": ratio, "validation/over_hindsight_constant": ratio / hindsight}
+
+
+def _warm_start(
+    config: Config, folder: Path, world: World, model: MaskablePPO, seed: int, run: dict[str, Any]
+) -> tuple[dict[str, torch.Tensor], float]:
+    """The weights that full information finds, and their rate; kept in a file for a resumed run."""
+    file = folder / "start.safetensors"
+    settings = FullInformationSettings(**config.policy.cycle.full_information.model_dump())
+    if file.exists():
+        tensors = load_tensors(file, "warm start")
+        return tensors, float(tensors.pop("rate"))
+    with progress_bar() as bar:
+        task = bar.add_task(f"full information, seed {seed}", total=settings.rounds, note="")
+        rate = fit(
+            deciding_net(model),
+            world.train.table,
+            world.train.costs,
+            settings,
+            seed,
+            world.rate,
+            lambda done, speed: bar.update(task, completed=done, note=f"{speed:.1f} tokens/s"),
+        )
+    fit_value(model, world.train.table, world.train.costs, rate, seed)
+    start = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
+    save_tensors(file, start | {"rate": torch.tensor(rate, dtype=torch.float64)})
+    return start, rate
+
+
+def finish(
+    config: Config,
+    decoder: SpeculativeDecoder,
+    world: World,
+    candidates: list[Candidate],
+    best: Candidate,
+    seconds: dict[str, float],
+) -> Trained:
+    """Check the best one for collapse, and say what is known of it."""
+    kept, ratio, weights = best.best
+    net = deciding_layers(weights)
+    seen = behaviour(world.validation.table, world.validation.costs, greedy(net))
+    validation = {
+        "over_constant": ratio,
+        "over_hindsight_constant": float(world.seconds[world.hindsight].sum() / seen.seconds_T.sum()),
+        "kept": kept,
+        "seed": best.seed,
+        "hindsight_constant": world.hindsight.to_json(),
+        "expected_gain": world.rules,
+        "information": seen.information,
+        "texts": world.validation.table.texts,
+        "positions": world.train.table.positions,
+        "seeds": {str(one.seed): [one.full_information, one.ppo] for one in candidates},
+        "seconds": seconds,
+        "by_temperature": by_temperature(world, greedy(net)),
+    }
+    info = CyclePolicyInfo(
+        decisions=world.train.table.decisions,
+        features=world.train.table.features,
+        fingerprints=fingerprints(decoder),
+        device=decoder.target.device.type,
+        dtype=str(decoder.target.dtype).removeprefix("torch."),
+        training=config.model_dump(mode="json"),
+        validation=validation,
+        fallback=world.constant,
+        calibration=decoder.drafter.calibration,
+        collapse=collapse(seen, ratio - 1),
+    )
+    return Trained(info, weights, world.rate)
+
+
+def print_outcome(info: CyclePolicyInfo) -> None:
+    """What validation said, and in red what is wrong."""
+    console, found = Console(), info.validation
+    console.print(
+        f"validation, {found['texts']} texts in replay: {found['over_constant']:.4f} of the best constant's"
+        f" speed ({info.fallback}), {found['over_hindsight_constant']:.4f} of the one best in hindsight"
+        f" ({Setting.from_json(found['hindsight_constant'])}); kept: {found['kept']}, seed {found['seed']}"
+    )
+    if "live" in found:
+        console.print(
+            f"live phase: {found['live']['ratio']:.4f} of the speed before,"
+            f" {'kept' if found['live']['kept'] else 'not kept'}"
+        )
+    for warning in info.collapse:
+        console.print(f"[bold red]collapsed: {warning}")
+    console.print(", ".join(f"{name} {value:.0f} s" for name, value in found["seconds"].items()))
+
+
+def by_temperature(world: World, decide: Decide) -> dict[str, float]:
+    """Over the constant, of each validation recording alone."""
+    yardstick = constant(world.train.table.features, world.train.table.decisions, world.constant)
+    return {
+        f"{temperature:g}": float(
+            replay_texts(table, costs, yardstick).sum() / replay_texts(table, costs, decide).sum()
+        )
+        for temperature, (table, costs) in world.validation.by_temperature.items()
+    }
+
+
+def identity(
+    config: Config, decoder: SpeculativeDecoder, costs: list[dict[str, Any]], found: list[Any]
+) -> dict[str, Any]:
+    """What a training must have been begun with to be gone on with."""
+    whole = config.model_dump(mode="json")
+    return {
+        "preset": config.policy.preset,
+        "cycle": whole["policy"]["cycle"],
+        "max_depth": config.draft.max_depth,
+        "fingerprints": fingerprints(decoder),
+        "recordings": [[one.temperature, one.seed, one.drafter] for one in found],
+        "profiles": [one["policy"] for one in costs],
+    }
