@@ -146,7 +146,7 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         asked = self._to_question(records)
         ending = self._usual(f"{record.draft_depth}x{record.verification_size}", record.seconds.work)
         rest = sum(one.seconds.work for one in records[1:])
-        step = Step(ending + rest - before, ending, sum(one.emitted for one in records))
+        step = Step(ending + rest - before, ending + rest, sum(one.emitted for one in records))
         info = {**cycle_info(record), "action_mask": self.action_masks()}
         return self._observe() if asked else seen, self._worth(step), not asked, False, info
 

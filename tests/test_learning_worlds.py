@@ -49,10 +49,9 @@ def test_both_learn_when_to_draft_in_a_world_of_two_levels(tmp_path: Path) -> No
 
 # Of each objective the policy that is best by it, by enumeration (`test_rewards.py`).
 CHOSEN: dict[str, tuple[dict[str, Any], Policy]] = {
-    "ratio of sums": ({"reward": "time_saved"}, (Plan(8, 8), Plan(1, 1))),
-    "ratio of sums, by time": ({"reward": "time"}, (Plan(8, 8), Plan(1, 1))),
-    "mean of ratios": ({"reward": "throughput", "episode": "cycle"}, (Plan(2, 2), Plan(1, 1))),
-    "sum of ratios": ({"reward": "throughput"}, None),
+    "ratio of sums": ({"reward": "time_saved"}, (Plan(6, 6), Plan(1, 1))),
+    "mean of ratios": ({"reward": "throughput"}, (Plan(2, 2), Plan(1, 1))),
+    "sum of ratios": ({"reward": "throughput", "episode": "request"}, None),
 }
 
 
