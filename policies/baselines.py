@@ -169,13 +169,16 @@ def _with_roots(
     actions = []
     for bucket in range(len(blank)):
         there_P = (bucket_P == bucket) & table.asked_P
+        if not there_P.any():
+            actions.append(PLAIN_ACTION)
+            continue
         means = {PLAIN_ACTION: (rate * (costs.plain_P[there_P] + costs.question) - 1.0).mean()}
         for choice in decisions.choices:
             action, first = decisions.draft_action(choice), nodes.choice.index(choice)
-            if there_P.any() and table.allowed_PNA[there_P, ROOT_NODE, action].all():
+            if table.allowed_PNA[there_P, ROOT_NODE, action].all():
                 arrive_P = rate * (costs.arrive_PN[there_P, first] + costs.question)
                 means[action] = (arrive_P + cost_PN[there_P, first]).mean()
-        actions.append(min(means, key=lambda one: means[one]) if there_P.any() else PLAIN_ACTION)
+        actions.append(min(means, key=lambda one: means[one]))
     return ExpectedGain(table.features, decisions, profile, rate, growth, actions)
 
 
