@@ -27,9 +27,7 @@ from evaluation.headroom import Arm, Replayed, best_of_each_choice, edges, headr
 from policies.baselines import best_constant
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-ADVICE = (
-    "expected gain and the reachable bound have to be learned: give a recording of other texts with --train"
-)
+ADVICE = "expected gain and the reachable bound are learned from another recording: give one with --train"
 
 
 def parser() -> argparse.ArgumentParser:

@@ -178,7 +178,7 @@ def _with_roots(
             if table.allowed_PNA[there_P, ROOT_NODE, action].all():
                 arrive_P = rate * (costs.arrive_PN[there_P, first] + costs.question)
                 means[action] = (arrive_P + cost_PN[there_P, first]).mean()
-        actions.append(min(means, key=means.__getitem__))
+        actions.append(min(means, key=lambda one: means[one]))
     return ExpectedGain(table.features, decisions, profile, rate, growth, actions)
 
 

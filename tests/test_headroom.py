@@ -66,13 +66,13 @@ def test_totals_by_hand() -> None:
 
 def test_shares_are_of_the_seconds_saved_against_the_best_constant() -> None:
     """Of 27 seconds the reachable bound saves 4 and the best schedule 9; expected gain saves 2."""
-    arms = {arm.name: arm for arm in headroom(TEXTS)}
-    assert arms["plain"].of_reachable is arms["plain"].of_clairvoyant is None
-    shares = {name: (arm.of_reachable, arm.of_clairvoyant) for name, arm in arms.items()}
-    assert shares["best constant"] == (0, 0)
-    assert shares["expected gain"] == pytest.approx((2 / 4, 2 / 9))
-    assert shares["reachable"] == pytest.approx((1, 4 / 9))
-    assert shares["clairvoyant"] == pytest.approx((9 / 4, 1))
+    plain, *arms = headroom(TEXTS)
+    assert {plain.of_reachable, plain.of_clairvoyant} == {None}
+    of_reachable = {arm.name: arm.of_reachable for arm in arms}
+    of_clairvoyant = {arm.name: arm.of_clairvoyant for arm in arms}
+    names = ["best constant", "expected gain", "reachable", "clairvoyant"]
+    assert [of_reachable[name] for name in names] == pytest.approx([0, 2 / 4, 1, 9 / 4])
+    assert [of_clairvoyant[name] for name in names] == pytest.approx([0, 2 / 9, 4 / 9, 1])
 
 
 @pytest.mark.parametrize("bound", [None, np.array([6.0, 7.0, 14.0]), np.array([9.0, 9.0, 14.0])])
