@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,18 @@ from commands.live_phase import Trained, fine_tune
 from commands.profile import fingerprints
 from commands.recorded import (
     Recorded,
-    check_same,
+    begun_seed,
+    check_given,
     decisions_of,
     headers,
     nearest,
     profiles,
     read_recorded,
+    recording_folders,
     recordings,
 )
 from commands.run import INFO_FILE, training_record
+from commands.spent import Spent
 from configs.command import chosen_seed, progress_bar
 from configs.loading import dump_config
 from configs.schema import Config
@@ -36,6 +40,7 @@ from decoding.exported_cycle import CyclePolicyInfo
 from decoding.machine import use_threads
 from decoding.profile import CostProfile
 from decoding.setting import Setting
+from decoding.trace_folder import recording_identity
 from envs.replay import ReplayVecEnv
 from policies.baselines import best_constant, constant, fit_expected_gain
 from policies.collapse import behaviour, collapse
@@ -50,6 +55,7 @@ from policies.masked_ppo import (
 from policies.ppo import PPOSettings
 
 POLICY_WEIGHTS = "policy.safetensors"
+SECONDS_FILE = "seconds.json"
 
 
 @dataclass(frozen=True)
@@ -99,46 +105,58 @@ class Candidate:
 def train_cycle_policy(config: Config, out: Path) -> None:
     """Record and profile what is not given, train, choose, check, and leave what `train.py export` needs."""
     record = training_record(out)
-    seed = record["seed"] if record and config.seed is None else chosen_seed(config)
+    seed = run_seed(config, out, record)
     threads = use_threads(config.threads)
     config = config.model_copy(update={"seed": seed})
     decoder = load_decoder(config)
-    started = time.monotonic()
-    train_folder, validation_folder = recordings(config, out)
-    recorded = time.monotonic() - started
-    found = headers(train_folder)
-    check_same(dict(found[0].fingerprints), fingerprints(decoder), f"recording {train_folder}", "this model")
-    decisions = decisions_of(config, found[0])
-    costs = profiles(config, out, [one.temperature for one in found])
-    profiled = time.monotonic() - started - recorded
-    run = identity(config, decoder, [costs_of.to_json() for costs_of in costs], found)
+    check_given(config, decoder)
+    spent = Spent(out / SECONDS_FILE)
+    with spent.on("recording"):
+        folders = recordings(config, out)
+    found = [header for folder in folders for header in headers(folder)]
+    decisions = decisions_of(config, found)
+    with spent.on("profile"):
+        costs = profiles(config, out, [one.temperature for one in headers(folders[0])])
+    run = identity(config, decoder, costs, folders)
     if record.get("run") not in (None, run):
-        raise ValueError(f"{out / INFO_FILE} is of another run: choose another --out or remove it")
+        raise ValueError(f"{out / INFO_FILE} is of another run: choose another --out or remove that folder")
     if "info" in record and (out / "training" / POLICY_WEIGHTS).exists():
         print(f"the training in {out} is finished already: nothing to do")
         return
-    write_json(out / INFO_FILE, {"seed": seed, "run": run})
-    write_text(out / "config.yaml", dump_config(config))
     question = config.policy.cycle.question_microseconds / 1e6
-    folders = (train_folder, validation_folder)
     train, validation = (read_recorded(one, decisions, costs, question) for one in folders)
     world = make_world(train, validation, costs)
+    # All that can be wrong with what was given has been read by now: a mistake leaves no run behind.
+    write_json(out / INFO_FILE, {"seed": seed, "run": run})
+    write_text(out / "config.yaml", dump_config(config))
     print(
         f"training on {world.train.table.texts} texts, {world.train.table.positions} positions,"
         f" {threads} threads; best constant {world.constant}, {world.rate:.1f} tokens/s"
     )
-    began = time.monotonic()
-    candidates = [train_one(config, out, world, seed + i, run) for i in range(config.policy.cycle.seeds)]
-    trained = time.monotonic() - began
+    candidates = []
+    for number in range(config.policy.cycle.seeds):
+        with spent.on("training"):
+            candidates.append(train_one(config, out, world, seed + number, run))
     best = max(candidates, key=lambda one: one.best[1])
-    seconds = {"recording": recorded, "profile": profiled, "training": trained}
-    done = finish(config, decoder, world, candidates, best, seconds)
+    done = finish(config, decoder, world, candidates, best, spent.seconds)
     if config.policy.cycle.live_decisions:
-        done = fine_tune(config, decoder, done, seed)
+        with spent.on("live phase"):
+            done = fine_tune(config, decoder, done, seed)
+        done.info.validation["seconds"].update(spent.seconds)
     save_tensors(out / "training" / POLICY_WEIGHTS, done.weights)
     write_json(out / INFO_FILE, {"seed": seed, "run": run, "info": done.info.to_json()})
     print_outcome(done.info)
     print(f"wrote {out / INFO_FILE}: export the policy with `python train.py export` and the same flags")
+
+
+def run_seed(config: Config, out: Path, record: dict[str, Any]) -> int:
+    """The configuration's, else the one that a killed run here began with, else a fresh one, printed."""
+    begun = record["seed"] if record else begun_seed(out)
+    if begun is None:
+        return chosen_seed(config)
+    if config.seed not in (None, begun):
+        raise ValueError(f"{out} was begun with seed {begun}, not {config.seed}: choose another --out")
+    return int(begun)
 
 
 def make_world(train: Recorded, validation: Recorded, costs: list[CostProfile]) -> World:
@@ -202,7 +220,8 @@ def _warm_start(
     config: Config, folder: Path, world: World, model: MaskablePPO, seed: int, run: dict[str, Any]
 ) -> tuple[dict[str, torch.Tensor], float]:
     """The weights that full information finds, and their rate; kept in a file for a resumed run."""
-    file = folder / "start.safetensors"
+    # Named after the run: where only its record was removed, another must not start from these.
+    file = folder / f"start-{_digest(run)}.safetensors"
     settings = FullInformationSettings(**config.policy.cycle.full_information.model_dump())
     if file.exists():
         tensors = load_tensors(file, "warm start")
@@ -247,7 +266,7 @@ def finish(
         "texts": world.validation.table.texts,
         "positions": world.train.table.positions,
         "seeds": {str(one.seed): [one.full_information, one.ppo] for one in candidates},
-        "seconds": seconds,
+        "seconds": dict(seconds),
         "by_temperature": by_temperature(world, greedy(net)),
     }
     info = CyclePolicyInfo(
@@ -295,15 +314,21 @@ def by_temperature(world: World, decide: Decide) -> dict[str, float]:
 
 
 def identity(
-    config: Config, decoder: SpeculativeDecoder, costs: list[dict[str, Any]], found: list[Any]
+    config: Config, decoder: SpeculativeDecoder, costs: list[CostProfile], folders: tuple[Path, Path]
 ) -> dict[str, Any]:
     """What a training must have been begun with to be gone on with."""
     whole = config.model_dump(mode="json")
+    live = {name: whole[name] for name in ("sampling", "workload")}
     return {
         "preset": config.policy.preset,
         "cycle": whole["policy"]["cycle"],
         "max_depth": config.draft.max_depth,
         "fingerprints": fingerprints(decoder),
-        "recordings": [[one.temperature, one.seed, one.drafter] for one in found],
-        "profiles": [one["policy"] for one in costs],
+        "recordings": [[recording_identity(one) for one in recording_folders(folder)] for folder in folders],
+        "profiles": [_digest(one.to_json()) for one in costs],
+        "live": live if config.policy.cycle.live_decisions else None,
     }
+
+
+def _digest(value: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -24,7 +24,7 @@ def export(config: Config, out: Path) -> None:
     record = training_record(out)
     if "info" not in record:
         raise ValueError(f"{out / INFO_FILE} says of no finished training: run train.py policy first")
-    if record["info"].get("kind") == KIND:
+    if isinstance(record["info"], dict) and record["info"].get("kind") == KIND:
         export_trained_cycle(record["info"], out)
         return
     try:
@@ -51,8 +51,13 @@ def export_trained_cycle(raw: dict[str, Any], out: Path) -> None:
         info = CyclePolicyInfo.from_json(raw)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{out / INFO_FILE} is damaged ({error}): remove it, run train.py policy") from None
-    weights = load_tensors(out / "training" / POLICY_WEIGHTS, "trained policy")
-    export_cycle(out / "policy", network_of_layers(list(deciding_layers(weights))), info)
+    file = out / "training" / POLICY_WEIGHTS
+    weights = load_tensors(file, "trained policy")
+    try:
+        layers = list(deciding_layers(weights))
+    except (KeyError, ValueError, IndexError, RuntimeError) as error:
+        raise ValueError(f"trained policy {file} is damaged ({error}): run train.py policy again") from None
+    export_cycle(out / "policy", network_of_layers(layers), info)
     for warning in info.collapse:
         Console().print(f"[bold red]collapsed: {warning}")
     print(f"wrote {out / 'policy'}: decode with python -m decoding PROMPT --policy {out / 'policy'}")

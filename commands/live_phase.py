@@ -11,6 +11,7 @@ import torch
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 import envs  # noqa: F401 (registers the environments)
+from commands.recorded import live_requests
 from commands.run import open_request
 from configs.command import progress_bar
 from configs.schema import Config
@@ -20,7 +21,7 @@ from decoding.decoder import SpeculativeDecoder
 from decoding.exported_cycle import CyclePolicyInfo, ExportedCycle
 from decoding.session import Session
 from decoding.timing import now
-from decoding.workload import Request, load_workload, select
+from decoding.workload import Request
 from envs.outliers import Winsoriser
 from evaluation.protocol import Arm, run_arms
 from policies.export import network_of_layers
@@ -44,10 +45,7 @@ class Trained:
 
 def fine_tune(config: Config, decoder: SpeculativeDecoder, before: Trained, seed: int) -> Trained:
     """PPO on the training prompts with the clock's own seconds, outliers winsorised (`envs/outliers.py`)."""
-    workload = load_workload(config.workload.files)
-    picks = {"categories": config.workload.categories, "languages": config.workload.languages}
-    requests = select(workload, "train", config.workload.train_prompts, **picks)
-    held_out = select(workload, "validation", config.workload.validation_prompts, **picks)
+    requests, held_out = live_requests(config, decoder)
 
     def open_next(rng: np.random.Generator) -> Session:
         request = requests[rng.integers(len(requests))]
@@ -75,6 +73,9 @@ def fine_tune(config: Config, decoder: SpeculativeDecoder, before: Trained, seed
         "minibatch_size": LIVE_MINIBATCH if rollout % LIVE_MINIBATCH == 0 else rollout,
         "learning_rate": LIVE_RATE,
         "clip_range": LIVE_CLIP,
+        # A step size that is small already stays; a decay over one rollout would be refused.
+        "warmup_share": 0.0,
+        "decay": "none",
     }
     settings = PPOSettings(**config.policy.cycle.ppo.model_dump() | changed)
     model = build_masked_ppo(DummyVecEnv([lambda: env]), settings, seed)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
 
+from commands.profile import fingerprints
 from commands.profile import profile as measure_profile
-from commands.traces import record_traces
+from commands.traces import chosen_prompts, record_traces
 from configs.schema import Config
 from decoding.controller import RootChoice
 from decoding.cycle_features import CycleFeatures
 from decoding.decision_costs import DecisionCosts, decision_costs, joined_costs
 from decoding.decision_table import DecisionTable, decision_table, joined_tables
 from decoding.decisions import Decisions
+from decoding.decoder import SpeculativeDecoder
 from decoding.profile import PROFILE_FILE, CostProfile
 from decoding.trace_file import TraceHeader
-from decoding.trace_folder import count_drafts, read_traces
+from decoding.trace_folder import count_drafts, read_traces, recorded_seed
+from decoding.workload import Request, load_workload, select
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Recorded:
 
     Attributes:
         table, costs: of all texts.
-        by_temperature: the same of each recording alone.
+        by_temperature: the same of the recordings at each.
     """
 
     table: DecisionTable
@@ -44,18 +47,67 @@ def recordings(config: Config, out: Path) -> tuple[Path, Path]:
     for split, path in (("train", given.traces), ("validation", given.validation_traces)):
         if path is None:
             path = out / "traces" / split
-            update = {"split": split} | ({"texts": None} if split == "validation" else {})
-            record_traces(config.model_copy(update={"traces": config.traces.model_copy(update=update)}), path)
+            record_traces(recording_config(config, split), path)
         found.append(path)
     return found[0], found[1]
+
+
+def recording_config(config: Config, split: str) -> Config:
+    """How the recording of a split is made: texts that the target wrote are to learn from alone."""
+    update = {"split": split} | ({"texts": None} if split == "validation" else {})
+    return config.model_copy(update={"traces": config.traces.model_copy(update=update)})
+
+
+def begun_seed(out: Path) -> int | None:
+    """The seed that recordings in `out` were begun with, None if there are none yet."""
+    found = (recorded_seed(path.parent) for path in sorted((out / "traces").glob("*/*/traces.json")))
+    return next((seed for seed in found if seed is not None), None)
+
+
+def check_given(config: Config, decoder: SpeculativeDecoder) -> None:
+    """ValueError for what can be known to be wrong before the minutes of recording and measuring begin."""
+    given, mine = config.policy.cycle, fingerprints(decoder)
+    for path in (given.traces, given.validation_traces):
+        if path is not None:
+            check_recording(path, mine)
+    if given.validation_traces is None:
+        chosen_prompts(decoder, recording_config(config, "validation"))
+    for path in _paths(given.profiles):
+        check_same(CostProfile.load(path).fingerprints, mine, f"profile {path}", "this model")
+    if given.live_decisions:
+        live_requests(config, decoder)
+
+
+def check_recording(folder: Path, mine: Mapping[str, str]) -> None:
+    """ValueError unless every recording in the folder was made with these models, scores included."""
+    for one in recording_folders(folder):
+        header, _ = read_traces(one)
+        check_same(header.fingerprints, mine, f"recording {one}", "this model")
+        if header.fingerprints["drafter"] != mine["drafter"]:
+            raise ValueError(
+                f"recording {one} is of drafter {header.fingerprints['drafter']}, this is {mine['drafter']}:"
+                " record its texts, with the same beam, lookup and draft.calibrated"
+            )
+
+
+def live_requests(config: Config, decoder: SpeculativeDecoder) -> tuple[list[Request], list[Request]]:
+    """Training and validation prompts of the live phase; ValueError if there are none, or one is too long."""
+    workload, limits = load_workload(config.workload.files), config.workload
+    train = select(workload, "train", limits.train_prompts, limits.categories, limits.languages)
+    held_out = select(workload, "validation", limits.validation_prompts, limits.categories, limits.languages)
+    decoder.check_prompts({request.question_id: request.turns[0] for request in [*train, *held_out]})
+    return train, held_out
 
 
 def profiles(config: Config, out: Path, temperatures: list[float]) -> list[CostProfile]:
     """Those that the configuration names, or of the lowest and the highest of these temperatures, measured
     into `out` where they are not there yet."""
-    given = config.policy.cycle.profiles
-    if given is not None:
-        return [CostProfile.load(path) for path in (given if isinstance(given, list) else [given])]
+    given = config.policy.cycle
+    if given.profiles is not None:
+        return [CostProfile.load(path) for path in _paths(given.profiles)]
+    # Whatever the policy may ask to be verified has to have a cost.
+    most = max(config.profile.max_size, given.verification_sizes[-1])
+    config = config.model_copy(update={"profile": config.profile.model_copy(update={"max_size": most})})
     found = []
     for temperature in sorted({min(temperatures), max(temperatures)}):
         folder = out / "profile" / f"T{temperature:g}"
@@ -64,6 +116,12 @@ def profiles(config: Config, out: Path, temperatures: list[float]) -> list[CostP
             measure_profile(config.model_copy(update={"sampling": sampling}), folder)
         found.append(CostProfile.load(folder / PROFILE_FILE))
     return found
+
+
+def _paths(given: Path | list[Path] | None) -> list[Path]:
+    if given is None:
+        return []
+    return list(given) if isinstance(given, list) else [given]
 
 
 def recording_folders(folder: Path) -> list[Path]:
@@ -81,15 +139,32 @@ def headers(folder: Path) -> list[TraceHeader]:
     return [read_traces(one)[0] for one in recording_folders(folder)]
 
 
-def decisions_of(config: Config, header: TraceHeader) -> Decisions:
-    """What can be decided about the drafter of a recording."""
+def decisions_of(config: Config, found: Sequence[TraceHeader]) -> Decisions:
+    """What can be decided about the drafter of some recordings, as deep as all of them go."""
+    for header in found:
+        tokens_of(header)
+    depth = min(config.draft.max_depth, *(header.draft_depth for header in found))
+    return Decisions(choices_of(found[0]), depth, tuple(config.policy.cycle.verification_sizes))
+
+
+def choices_of(header: TraceHeader) -> tuple[RootChoice, ...]:
+    """What it was drafted with; ValueError if the recording does not say."""
     try:
-        choices = tuple(RootChoice[str(name).upper()] for name in header.note["choices"])
-        int(header.note["max_new_tokens"])
+        return tuple(RootChoice[str(name).upper()] for name in header.note["choices"])
+    except (KeyError, TypeError) as error:
+        raise _unknown(error) from None
+
+
+def tokens_of(header: TraceHeader) -> int:
+    """The limit of its texts; ValueError if the recording does not say."""
+    try:
+        return int(header.note["max_new_tokens"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"the trace's note does not say how it was recorded ({error})") from None
-    depth = min(config.draft.max_depth, header.draft_depth)
-    return Decisions(choices, depth, tuple(config.policy.cycle.verification_sizes))
+        raise _unknown(error) from None
+
+
+def _unknown(error: Exception) -> ValueError:
+    return ValueError(f"the trace's note does not say how it was recorded ({error}): record again")
 
 
 def read_recorded(
@@ -100,21 +175,27 @@ def read_recorded(
     Raises:
         ValueError: a recording is of other models than a profile, or lacks what the decisions need.
     """
-    parts: dict[float, tuple[DecisionTable, DecisionCosts]] = {}
+    parts: dict[float, list[tuple[DecisionTable, DecisionCosts]]] = {}
     for one in recording_folders(folder):
         header, texts = read_traces(one)
         profile = nearest(costs, header.temperature)
         check_same(header.fingerprints, profile.fingerprints, f"recording {one}", "the profile")
         features = CycleFeatures(decisions.sizes, decisions.max_depth, header.temperature)
-        drafts = count_drafts(one) // len(header.note["choices"])
+        drafts = count_drafts(one) // len(choices_of(header))
         shown = track(
             texts, f"reading {one.name}, {drafts} positions", console=Console(stderr=True), transient=True
         )
         composite = header.drafter.startswith("composite")
-        table = decision_table(shown, decisions, features, int(header.note["max_new_tokens"]), composite)
-        parts[header.temperature] = table, decision_costs(table, profile, question_seconds)
-    tables, seconds = zip(*parts.values(), strict=True)
-    return Recorded(joined_tables(tables), joined_costs(seconds), parts)
+        table = decision_table(shown, decisions, features, tokens_of(header), composite)
+        known = table, decision_costs(table, profile, question_seconds)
+        parts.setdefault(header.temperature, []).append(known)
+    by_temperature = {temperature: _joined(some) for temperature, some in parts.items()}
+    return Recorded(*_joined(list(by_temperature.values())), by_temperature)
+
+
+def _joined(parts: list[tuple[DecisionTable, DecisionCosts]]) -> tuple[DecisionTable, DecisionCosts]:
+    tables, seconds = zip(*parts, strict=True)
+    return joined_tables(tables), joined_costs(seconds)
 
 
 def nearest(costs: list[CostProfile], temperature: float) -> CostProfile:

@@ -6,12 +6,11 @@ A folder like that of `exported.py`: `policy.safetensors` holds `cycle.{layer}.{
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from decoding.artifacts import read_json
 from decoding.calibration import Calibration
@@ -161,14 +160,15 @@ class ExportedCycle(DecisionController):
             features = replace(self.info.features, temperature=view.temperature)
             self._features[view.temperature] = features
         outputs = self.network.outputs(features(view)).tolist()
-        # The first of the largest; a NaN is never larger, so that one alone leaves -1.
-        best, value = -1, -np.inf
+        best, value = -1, -math.inf
         for action, output in enumerate(outputs):
-            if allowed[action] and output > value:
+            if not allowed[action]:
+                continue
+            if not -math.inf < output < math.inf:  # one that overflowed may have been the best, or the worst
+                self.fallbacks += 1
+                return self._constant.decide(kind, view, allowed)
+            if output > value:  # of equals the first, as in training
                 best, value = action, output
-        if best < 0 or value != value or value == np.inf:
-            self.fallbacks += 1
-            return self._constant.decide(kind, view, allowed)
         return best
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from decoding.controller import DraftView, QuestionKind, RootChoice
+from decoding.controller import MAX_DRAFT_DEPTH, MAX_VERIFICATION_SIZE, DraftView, QuestionKind, RootChoice
 from decoding.decisions import PLAIN_ACTION, DecisionController, Decisions
 
 
@@ -19,6 +19,12 @@ class Setting:
     draft_depth: int
     verification_size: int
     composite: bool = False
+
+    def __post_init__(self) -> None:
+        for name, most in (("draft_depth", MAX_DRAFT_DEPTH), ("verification_size", MAX_VERIFICATION_SIZE)):
+            value = getattr(self, name)
+            if type(value) is not int or not 0 <= value <= most:
+                raise ValueError(f"a setting's {name} is {value!r}, must be a whole number in 0..{most}")
 
     def __str__(self) -> str:
         if self.choice == RootChoice.PLAIN:

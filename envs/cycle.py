@@ -120,6 +120,7 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Open a request and go to its first question; requests that ask nothing are decoded and left."""
         super().reset(seed=seed)
+        self._charged = 0.0  # a request left in the middle of a draft owes nothing any more
         for _ in range(_MOST_UNASKED_REQUESTS):
             self._request = self._open(self.np_random)
             if self._to_question([]):
@@ -135,10 +136,12 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         if not (self.action_space.contains(action) and self.action_masks()[action]):
             raise ValueError(f"action is {action!r}, allowed are {np.flatnonzero(self.action_masks())}")
         seen, records = self._observe(), []
+        # A first level, which digests, takes longer than the next: each kind is judged by its own.
+        kind = f"{self._decisions.names[action]} after {self._question.view.tree.depth}"
         started, before = self._clock(), self._charged
         record = self._answer(int(action))
         if record is None:
-            self._charged += self._usual("level", self._clock() - started)
+            self._charged += self._usual(kind, self._clock() - started)
             step = Step(self._charged - before, self._charged, 0)
             return self._observe(), self._worth(step), False, False, {"action_mask": self.action_masks()}
         records.append(record)

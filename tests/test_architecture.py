@@ -23,7 +23,12 @@ ARROWS: dict[str, set[str]] = {
 }
 LEARNING = {"gymnasium", "stable_baselines3", "sb3_contrib", "matplotlib", "tensorboard"}
 # These run an exported policy and describe what it sees: they must work beside any decoder.
-LEAN = ("decoding/exported.py", "decoding/features.py")
+LEAN = (
+    "decoding/exported.py",
+    "decoding/exported_cycle.py",
+    "decoding/features.py",
+    "decoding/cycle_features.py",
+)
 LONGEST_FILE = 350
 
 ROOMS = [room for room in ARROWS if any((ROOT / room).rglob("*.py"))]
