@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,7 +66,7 @@ def wild_layers(seed: int) -> nn.Sequential:
     torch.manual_seed(seed)
     table = merged_table()
     inputs = len(table.features.names)
-    layers = nn.Sequential(nn.Linear(inputs, 24), nn.ReLU(), nn.Linear(24, len(DECISIONS)))
+    layers: Any = nn.Sequential(nn.Linear(inputs, 24), nn.ReLU(), nn.Linear(24, len(DECISIONS)))
     asked = table.allowed_PNA.any(axis=2)
     with torch.no_grad():
         layers[0].bias.normal_(0, 0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -32,6 +33,10 @@ from tests.random_tables import MERGED, random_costs, random_table, walk_text
 ONLY_ALL = (RootChoice.ALL,)
 
 
+def at_node(table: DecisionTable, setting: Setting, place: int, node: int) -> int:
+    return by_hand(table, setting, place, node, Nodes.of(table.decisions).depth[node])
+
+
 def by_hand(table: DecisionTable, setting: Setting, place: int, node: int, depth: int) -> int:
     """What a constant answers, in words: its draft where it may, all of it to its depth, its size."""
     decisions, allowed = table.decisions, table.allowed_PNA[place, node]
@@ -58,7 +63,6 @@ def test_constants_are_those_of_a_plain_loop(seed: int, choices: tuple[RootChoic
     rng = np.random.default_rng(seed)
     table = random_table(rng, texts=3, tokens=6, choices=choices)
     costs = random_costs(rng, table)
-    depths = Nodes.of(table.decisions).depth
     best, seconds = best_constant(table, costs)
     totals = {}
     for setting in settings_of(table.decisions):
@@ -68,7 +72,7 @@ def test_constants_are_those_of_a_plain_loop(seed: int, choices: tuple[RootChoic
                     table,
                     costs,
                     text,
-                    lambda place, node, setting=setting: by_hand(table, setting, place, node, depths[node]),
+                    partial(at_node, table, setting),
                 )[1]
             )
             for text in range(table.texts)

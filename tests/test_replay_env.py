@@ -43,6 +43,7 @@ def roll(env: ReplayVecEnv, rng: np.random.Generator, steps: int) -> Steps:
     for _ in range(steps):
         masks_BA = env.action_masks()
         actions_B = some_actions(masks_BA, rng)
+        seen: Any
         seen, rewards, dones, infos = env.step(actions_B)
         last = [info.get("terminal_observation", np.zeros(1)) for info in infos]
         found.append((masks_BA, actions_B, seen.copy(), rewards, dones, np.concatenate(last)))
@@ -127,7 +128,7 @@ def test_each_text_comes_once_before_any_comes_again(lanes: int) -> None:
 
 def test_a_finished_episode_gives_its_last_observation() -> None:
     env = env_of(2)
-    before = env.reset()
+    before: Any = env.reset()
     rng = np.random.default_rng(1)
     finished = 0
     for _ in range(40):
@@ -209,6 +210,7 @@ class OneLane(gymnasium.Env[np.ndarray, np.int64]):
         allowed = self.lanes.action_masks()[0]
         taken = action if allowed[action] else allowed.argmax()
         seen, rewards, dones, infos = self.lanes.step(np.array([taken]))
+        assert isinstance(seen, np.ndarray)
         return seen[0], float(rewards[0]), bool(dones[0]), False, dict(infos[0])
 
 
@@ -282,7 +284,8 @@ def test_numbers_that_are_not_finite(value: float) -> None:
     for one in fields(costs):
         array = np.array(getattr(costs, one.name))
         array.reshape(-1)[-1] = value
-        wrong = replace(costs, **{one.name: array if array.ndim else float(array)})
+        changed: Any = {one.name: array if array.ndim else float(array)}
+        wrong = replace(costs, **changed)
         refused("costs that are not finite", partial(check_finite, table, wrong))
 
 
