@@ -42,7 +42,7 @@ class NativeNetwork:
 
     def __call__(self, features: list[float]) -> ctypes.Array[ctypes.c_float]:
         """The outputs; the next call writes over them."""
-        self._inputs[:] = features
+        self._inputs[:] = features  # type: ignore[assignment] # what ctypes takes, its stubs do not know
         self._call(*self._arguments)
         return self._outputs
 

@@ -39,7 +39,7 @@ def some_actions(masks_BA: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def roll(env: ReplayVecEnv, rng: np.random.Generator, steps: int) -> Steps:
     """Of each step the masks, the actions and what they led to."""
-    found = []
+    found: Steps = []
     for _ in range(steps):
         masks_BA = env.action_masks()
         actions_B = some_actions(masks_BA, rng)
