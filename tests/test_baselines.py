@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -33,11 +34,7 @@ from tests.random_tables import MERGED, random_costs, random_table, walk_text
 ONLY_ALL = (RootChoice.ALL,)
 
 
-def at_node(table: DecisionTable, setting: Setting, place: int, node: int) -> int:
-    return by_hand(table, setting, place, node, Nodes.of(table.decisions).depth[node])
-
-
-def by_hand(table: DecisionTable, setting: Setting, place: int, node: int, depth: int) -> int:
+def by_constant(table: DecisionTable, setting: Setting, depths: Sequence[int], place: int, node: int) -> int:
     """What a constant answers, in words: its draft where it may, all of it to its depth, its size."""
     decisions, allowed = table.decisions, table.allowed_PNA[place, node]
     if node == ROOT_NODE:
@@ -49,7 +46,7 @@ def by_hand(table: DecisionTable, setting: Setting, place: int, node: int, depth
             wanted.append(RootChoice.ALL)
         actions = [decisions.draft_action(choice) for choice in wanted]
         return next((action for action in actions if allowed[action]), PLAIN_ACTION)
-    if depth < setting.draft_depth and allowed[decisions.continue_action]:
+    if depths[node] < setting.draft_depth and allowed[decisions.continue_action]:
         return decisions.continue_action
     sizes = [
         s for s in decisions.sizes if s <= setting.verification_size and allowed[decisions.verify_action(s)]
@@ -63,20 +60,12 @@ def test_constants_are_those_of_a_plain_loop(seed: int, choices: tuple[RootChoic
     rng = np.random.default_rng(seed)
     table = random_table(rng, texts=3, tokens=6, choices=choices)
     costs = random_costs(rng, table)
+    depths = Nodes.of(table.decisions).depth
     best, seconds = best_constant(table, costs)
     totals = {}
     for setting in settings_of(table.decisions):
-        expected = [
-            float(
-                walk_text(
-                    table,
-                    costs,
-                    text,
-                    partial(at_node, table, setting),
-                )[1]
-            )
-            for text in range(table.texts)
-        ]
+        answers = partial(by_constant, table, setting, depths)
+        expected = [float(walk_text(table, costs, text, answers)[1]) for text in range(table.texts)]
         rule = constant(table.features, table.decisions, setting)
         np.testing.assert_allclose(replay_texts(table, costs, rule), expected, rtol=1e-6)
         np.testing.assert_allclose(seconds[setting], expected, rtol=1e-6)

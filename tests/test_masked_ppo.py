@@ -170,8 +170,8 @@ def test_the_model_is_what_the_settings_say() -> None:
     model = build_masked_ppo(replay(), settings, 0)
     assert (model.n_steps, model.batch_size, model.n_epochs) == (8, 16, 2)
     assert (model.learning_rate, model.gamma, model.gae_lambda) == (0.002, 1.0, 0.7)
-    clip: Any = model.clip_range
-    assert (clip(1.0), model.ent_coef) == (0.3, 0.04)
+    clip_range: Any = model.clip_range
+    assert (clip_range(1.0), model.ent_coef) == (0.3, 0.04)
     kinds = [[type(layer).__name__ for layer in net(model)] for net in (deciding_net, value_net)]
     assert kinds == [["Linear", "ReLU", "Linear"], ["Linear", "ReLU", "Linear", "ReLU", "Linear"]]
     widths = [[layer.out_features for layer in list(net(model))[::2]] for net in (deciding_net, value_net)]
