@@ -79,10 +79,12 @@ def check_given(config: Config, decoder: SpeculativeDecoder) -> None:
 
 
 def check_recording(folder: Path, mine: Mapping[str, str]) -> None:
-    """ValueError unless every recording in the folder was made with these models, scores included."""
+    """ValueError unless every recording in the folder was made with these models, scores included, and says
+    how."""
     for one in recording_folders(folder):
         header, _ = read_traces(one)
         check_same(header.fingerprints, mine, f"recording {one}", "this model")
+        choices_of(header), tokens_of(header)
         if header.fingerprints["drafter"] != mine["drafter"]:
             raise ValueError(
                 f"recording {one} is of drafter {header.fingerprints['drafter']}, this is {mine['drafter']}:"
@@ -187,6 +189,13 @@ def read_recorded(
         )
         composite = header.drafter.startswith("composite")
         table = decision_table(shown, decisions, features, tokens_of(header), composite)
+        largest = int(table.size_PNS.max())
+        if largest > profile.max_size:
+            raise ValueError(
+                f"the profile knows verifications of up to {profile.max_size} nodes, the policy may ask for"
+                f" {largest}: profile again with --set profile.max_size={largest}, or lower"
+                " policy.cycle.verification_sizes"
+            )
         known = table, decision_costs(table, profile, question_seconds)
         parts.setdefault(header.temperature, []).append(known)
     by_temperature = {temperature: _joined(some) for temperature, some in parts.items()}

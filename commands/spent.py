@@ -38,4 +38,5 @@ class Spent:
 
     def _add(self, part: str, seconds: float) -> None:
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
-        write_json(self._path, self.seconds)
+        if self._path.parent.exists():  # else nothing has been made yet, and a mistake should leave nothing
+            write_json(self._path, self.seconds)

@@ -1,5 +1,6 @@
 """What the training of policies can be told: a part of `schema.py`."""
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -113,6 +114,15 @@ class CyclePolicySettings(Section):
         default_factory=FullInformationSection, description="the warm start"
     )
     ppo: CyclePPOSettings = Field(default_factory=CyclePPOSettings, description="PPO in replay")
+
+    @model_validator(mode="after")
+    def _lanes_fill_the_rollout(self) -> "CyclePolicySettings":
+        if self.ppo.timesteps and self.ppo.rollout_steps % self.lanes:
+            raise ValueError(
+                f"lanes = {self.lanes} must divide ppo.rollout_steps = {self.ppo.rollout_steps};"
+                f" lower it, e.g. to {math.gcd(self.lanes, self.ppo.rollout_steps)}"
+            )
+        return self
 
 
 class PolicySettings(Section):

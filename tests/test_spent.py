@@ -1,0 +1,61 @@
+"""Seconds of a run's parts: over all starts, kills included, mistakes not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from commands import spent
+from commands.spent import Spent
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second a look."""
+    ticks = itertools.count()
+    monkeypatch.setattr(spent, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+
+
+def test_parts_add_up_over_starts_and_kills(tmp_path: Path) -> None:
+    path = tmp_path / "seconds.json"
+    first = Spent(path)
+    with first.on("recording"):
+        pass
+    with pytest.raises(KeyboardInterrupt), first.on("training"):
+        raise KeyboardInterrupt
+    second = Spent(path)
+    assert second.seconds == {"recording": 1.0, "training": 1.0}
+    for _ in range(2):
+        with second.on("training"):
+            pass
+    assert json.loads(path.read_text()) == {"recording": 1.0, "training": 3.0}
+
+
+def test_a_mistake_counts_nothing(tmp_path: Path) -> None:
+    one = Spent(tmp_path / "seconds.json")
+    with pytest.raises(ValueError, match="no"), one.on("recording"):
+        raise ValueError("no")
+    assert one.seconds == {}
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_folder_is_made_for_it_alone(tmp_path: Path) -> None:
+    one = Spent(tmp_path / "run" / "seconds.json")
+    with one.on("recording"):
+        pass
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    with one.on("training"):
+        pass
+    assert Spent(tmp_path / "run" / "seconds.json").seconds == {"recording": 1.0, "training": 1.0}
+
+
+def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "seconds.json"
+    path.write_text('{"training": true}')
+    with pytest.raises(ValueError, match=r"seconds\.json is damaged: remove it"):
+        Spent(path)
