@@ -43,7 +43,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: $(READY)
-	@echo "Training the draft-depth and verification-size policies (the first run also converts the model)"
+	@echo "Recording, profiling and training a policy (the first run also converts the model)"
 	@$(BIN)/python train.py policy $(DEMO) --out $(DEMO_OUT)
 	@echo "Exporting the policy to $(DEMO_OUT)/policy"
 	@$(BIN)/python train.py export $(DEMO) --out $(DEMO_OUT)

@@ -30,7 +30,8 @@ from decoding.setting import Setting, SettingDecider, setting_controller
 from decoding.workload import Request, load_workload, select
 from evaluation.protocol import Arm, Observation, run_arms
 from evaluation.statistics import compare
-from policies.baselines import ExpectedGain, controller
+from policies.baselines import ExpectedGain
+from policies.live_expected_gain import LiveExpectedGain
 
 SHIPPED = ["configs/prompts/mixed.jsonl", "configs/prompts/multilingual.jsonl"]
 
@@ -114,12 +115,17 @@ def arms_of(
     def overridden() -> Controller:
         return DecisionController(info.decisions, Overridden(ExportedCycle(info, policy.network), chosen))
 
+    rules = LiveExpectedGain(rule, features)  # one for all requests: its costs are looked up once
+
+    def ruled() -> Controller:
+        return DecisionController(info.decisions, rules)
+
     arms = [
         Arm("plain", PlainController, "plain"),
         Arm("constant", partial(setting_controller, chosen, info.decisions), "rule"),
         Arm("constant again", partial(setting_controller, chosen, info.decisions), "rule"),
         Arm("policy overridden", overridden, "rule"),
-        Arm("expected gain", partial(controller, rule, features, info.decisions), "rule"),
+        Arm("expected gain", ruled, "rule"),
         Arm("learned", learned, "learned"),
     ]
     if hindsight != chosen:

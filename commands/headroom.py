@@ -27,9 +27,7 @@ from evaluation.headroom import Arm, Replayed, best_of_each_choice, edges, headr
 from policies.baselines import best_constant
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-ADVICE = (
-    "expected gain and the reachable bound have to be learned: give a recording of other texts with --train"
-)
+ADVICE = "expected gain and the reachable bound are learned from another recording: give one with --train"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,7 +70,7 @@ def run(arguments: Sequence[str]) -> None:
         f" {header.temperature:g}; replay with the costs of {profile.conditions.device}"
     )
     console.print(_table("over plain decoding (constants in hindsight)", arms["arms"]))
-    console.print(note)
+    console.print(note, soft_wrap=True)
     console.print(_table("best constant of each choice at the root", arms["best_of_each_choice"]))
     for warning in edges(found):
         print(f"warning: {warning}", file=sys.stderr)
@@ -97,7 +95,7 @@ def read_table(folder: Path, decisions: Decisions) -> DecisionTable:
     return decision_table(shown, decisions, features, _most_tokens(header), composite)
 
 
-def check_pair(profile: CostProfile, header: TraceHeader, traces: Path) -> None:
+def check_pair(profile: CostProfile, header: TraceHeader, traces: Path | str = "the trace") -> None:
     """ValueError if the profile is of another target or tokenizer than the recording."""
     for what in ("target", "tokenizer"):
         if profile.fingerprints[what] != header.fingerprints[what]:
@@ -120,7 +118,7 @@ def check_training(profile: CostProfile, folder: Path, header: TraceHeader, deci
     if own.draft_depth < decisions.max_depth or missing:
         raise ValueError(
             f"{folder} has {own.draft_depth} levels of {', '.join(own.note['choices'])}, the texts to replay"
-            f" {decisions.max_depth} of {', '.join(one.name.lower() for one in decisions.choices)}: record more"
+            f" need {decisions.max_depth} of {', '.join(one.name.lower() for one in decisions.choices)}"
         )
 
 

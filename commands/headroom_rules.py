@@ -16,7 +16,7 @@ from policies.full_information import FullInformationSettings
 from policies.reachable import reachable
 
 TREES = BoundSettings()
-NETWORK = FullInformationSettings(own_worth=0.7)
+NETWORK = FullInformationSettings(rounds=3, own_worth=0.7)
 WIDTH = 128
 SEED = 0
 

@@ -94,7 +94,11 @@ class CycleFeatures:
 
     def __call__(self, view: DraftView) -> np.ndarray:
         """float32 (len(names),), finite and within the bounds whatever the scores are."""
-        return np.array([*self.of_position(view), *self.of_history(view)], dtype=np.float32)
+        return np.array(self.entries(view), dtype=np.float32)
+
+    def entries(self, view: DraftView) -> list[float]:
+        """The same as a list: what a decoder asks for, see `native_network.py`."""
+        return [*self.of_position(view), *self.of_history(view)]
 
     def of_position(self, view: DraftView) -> list[float]:
         """All but the history's."""

@@ -7,10 +7,12 @@ A folder like that of `exported.py`: `policy.safetensors` holds `cycle.{layer}.{
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from decoding.artifacts import read_json
 from decoding.calibration import Calibration
@@ -26,6 +28,7 @@ from decoding.exported import (
     read_network,
     read_weights,
 )
+from decoding.native_network import NativeNetwork, native_network
 from decoding.setting import Setting, SettingDecider
 
 SCHEMA_VERSION = 1
@@ -129,6 +132,8 @@ class ExportedCycle(DecisionController):
         self.fallbacks = 0
         self._features = {info.features.temperature: info.features}
         self._constant = SettingDecider(info.fallback, info.decisions)
+        self._native: NativeNetwork | None = None
+        self._decided = False
 
     @classmethod
     def load(cls, folder: Path | str) -> ExportedCycle:
@@ -159,7 +164,14 @@ class ExportedCycle(DecisionController):
         if features is None:
             features = replace(self.info.features, temperature=view.temperature)
             self._features[view.temperature] = features
-        outputs = self.network.outputs(features(view)).tolist()
+        if self._native is None and not self._decided:
+            self._decided, self._native = True, native_network(self.network)
+        entries = features.entries(view)
+        outputs: Iterable[float]
+        if self._native is not None:
+            outputs = self._native(entries)
+        else:
+            outputs = self.network.outputs(np.array(entries, dtype=np.float32)).tolist()
         best, value = -1, -math.inf
         for action, output in enumerate(outputs):
             if not allowed[action]:

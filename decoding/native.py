@@ -166,6 +166,11 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     ]
     found.survival_under_noise.restype = None
     found.panel.restype = c_int64
+    found.perceptron.argtypes = [
+        *(c_void_p, c_void_p, c_int64, c_int32, c_void_p),
+        *(c_int64, c_void_p, c_void_p),
+    ]
+    found.perceptron.restype = None
     found.uniforms.argtypes = [c_void_p, c_int64, c_void_p, c_int64, c_void_p]
     found.uniforms.restype = None
     found.contenders.argtypes = [c_void_p, c_int64, c_double, c_int64, c_int64, *(c_void_p,) * 3, c_int32]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvStepRetu
 from decoding.decision_costs import DecisionCosts
 from decoding.decision_table import ROOT_NODE, DecisionTable
 from decoding.decision_walk import DecisionWalk
-from envs.rewards import Step, step_reward
+from envs.rewards import Episode, Step, episode_of, step_reward
 
 _ACTION_MASKS = "action_masks"
 
@@ -30,9 +30,7 @@ class ReplayVecEnv(VecEnv):
         rng: draws the order of the texts.
         reward: a name of `envs.rewards.STEP_REWARDS`.
         rate: tokens per second that rewards are measured against; see there.
-        episode: `request` for the rewards of which a request's sum is what matters; `cycle` for `throughput`
-            and `acceptance`, which mean something by the cycle alone: summed over a request the first is
-            largest for the shortest cycles, plain ones, and the second is the same whatever is done.
+        episode: None = what the reward is meant for, see `envs.rewards.episode_of`.
 
     Raises:
         ValueError: features, costs or rate are not finite, no text asks anything, there are no lanes, or the
@@ -47,10 +45,11 @@ class ReplayVecEnv(VecEnv):
         rng: np.random.Generator,
         reward: str = "time_saved",
         rate: float = 1.0,
-        episode: Literal["request", "cycle"] = "request",
+        episode: Episode | None = None,
     ) -> None:
         if lanes < 1:
             raise ValueError(f"lanes is {lanes}, must be at least 1")
+        episode = episode_of(reward) if episode is None else episode
         if episode not in ("request", "cycle"):
             raise ValueError(f"episode is {episode!r}, must be request or cycle")
         if not (np.isfinite(rate) and rate > 0):

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from decoding.records import CycleRecord
 
+Episode = Literal["request", "cycle"]
 Reward = Callable[[CycleRecord], float]
 T = TypeVar("T")
 
@@ -78,6 +79,11 @@ STEP_REWARDS: dict[str, StepReward] = {
 def step_reward(name: str) -> StepReward:
     """Look a reward of decisions up; one-line ValueError for an unknown name."""
     return _named(STEP_REWARDS, name)
+
+
+def episode_of(name: str) -> Episode:
+    """What a reward of decisions is to be summed over."""
+    return "cycle" if name in ("throughput", "acceptance") else "request"
 
 
 def throughput(record: CycleRecord) -> float:

@@ -28,6 +28,7 @@ from policies.constant_seconds import ConstantSeconds
 # Upper ends of the buckets of match lengths; 0 = no match.
 MATCH_BUCKETS = (0, 2, 4, 8)
 # The growth of a level's expected tokens that is assumed; the best on training texts is kept.
+CONTEXT_STEP = 64
 GROWTHS = (0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
 
 
@@ -45,7 +46,7 @@ def settings_of(decisions: Decisions) -> Iterator[Setting]:
 def constant(features: CycleFeatures, decisions: Decisions, setting: Setting) -> Decide:
     """The same in every cycle, as far as it is allowed: a lookup without a match is a plain step, the head
     alone without one is the draft of all, and a size above the draft's is all of it."""
-    depth, match = (features.names.index(name) for name in ("draft_depth", "match_length"))
+    depth, match = features.names.index("draft_depth"), features.names.index("match_length")
     more = decisions.continue_action
     if setting.choice == RootChoice.PLAIN:
         return lambda features_BF, allowed_BA: np.zeros(len(features_BF), dtype=np.int64)
@@ -64,7 +65,7 @@ def constant(features: CycleFeatures, decisions: Decisions, setting: Setting) ->
         deeper_B = (depth_B < setting.draft_depth) & allowed_BA[:, more]
         largest_B = wanted - allowed_BA[:, more + 1 : wanted + 1][:, ::-1].argmax(axis=1)
         later_B = np.where(deeper_B, more, largest_B)
-        # Not the feature: a draft that found nothing looks like a root, and is none.
+        # Not by the features: a draft that found nothing looks like its root.
         actions_B: np.ndarray = np.where(allowed_BA[:, PLAIN_ACTION], first_B, later_B)
         return actions_B
 
@@ -118,8 +119,7 @@ class ExpectedGain:
 
     def __call__(self, features_BF: np.ndarray, allowed_BA: np.ndarray) -> np.ndarray:
         more = self.decisions.continue_action
-        context_B = np.rint(2.0 ** (features_BF[:, self._context] * CONTEXT_SCALE + CONTEXT_MIDDLE))
-        context_B = np.maximum(1, context_B).astype(np.int64)
+        context_B = rounded_context(features_BF[:, self._context])
         seconds_BS = self.profile.verification_seconds(self._rows[None], context_B[:, None])
         worth_BS = features_BF[:, self._expected] - self.rate * seconds_BS
         verify_B = more + 1 + np.where(allowed_BA[:, more + 1 :], worth_BS, -np.inf).argmax(axis=1)
@@ -133,6 +133,7 @@ class ExpectedGain:
         first_B = np.array(self.root_actions)[np.searchsorted(MATCH_BUCKETS, match_B)]
         first_B = np.where(allowed_BA[np.arange(len(first_B)), first_B], first_B, PLAIN_ACTION)
         later_B = np.where(continues_B, more, verify_B)
+        # Not by the features: a draft that found nothing looks like its root.
         actions_B: np.ndarray = np.where(allowed_BA[:, PLAIN_ACTION], first_B, later_B)
         return actions_B
 
@@ -179,6 +180,14 @@ def _with_roots(
                 means[action] = (arrive_P + cost_PN[there_P, first]).mean()
         actions.append(min(means, key=lambda one: means[one]))
     return ExpectedGain(table.features, decisions, profile, rate, growth, actions)
+
+
+def rounded_context(feature_B: np.ndarray) -> np.ndarray:
+    """Of the feature the committed tokens, to whole `CONTEXT_STEP`s: costs hardly change within one, and a
+    decoder looks them up."""
+    context_B = np.rint(2.0 ** (feature_B.astype(np.float64) * CONTEXT_SCALE + CONTEXT_MIDDLE))
+    steps_B: np.ndarray = np.maximum(1, np.rint(context_B / CONTEXT_STEP)).astype(np.int64)
+    return steps_B * CONTEXT_STEP
 
 
 class Deciding:

@@ -47,8 +47,8 @@ class BoundSettings:
     rounds: int = 2
     folds: int = 2
     trees: int = 60
-    leaves: int = 31
-    leaf_rows: int = 100
+    leaves: int = 15
+    leaf_rows: int = 300
     learning_rate: float = 0.08
     most_rows: int = 300_000
     own_worth: float = 0.7
@@ -124,7 +124,7 @@ class _Round:
         self._nodes = Nodes.of(table.decisions)
         self._more = table.decisions.continue_action
         # Questions of a draft that is not on offer are never asked.
-        self._asked_PN = table.allowed_PNA.any(axis=2)
+        self._asked_PN = np.array(table.allowed_PNA.any(axis=2))
         for choice in table.decisions.choices:
             offered_P = table.allowed_PNA[:, ROOT_NODE, table.decisions.draft_action(choice)]
             those = [node for node in range(1, len(self._nodes)) if self._nodes.choice[node] == choice]

@@ -195,7 +195,8 @@ def seen_history(table: DecisionTable, costs: DecisionCosts, decide: Decide) -> 
     walk.keep(np.flatnonzero(table.asked_P[table.starts[:-1]]))
     seen = np.full((table.positions, len(HISTORY_NAMES)), np.nan, dtype=np.float32)
     seen[table.starts[:-1]] = 0.0
-    seconds = 0.0
+    alone = table.starts[:-1][~table.asked_P[table.starts[:-1]]]  # texts of one token
+    seconds = float((costs.start_P[alone] + costs.plain_P[alone]).sum())
     while len(walk.place_B):
         features_BF = walk.features()
         seen[walk.place_B] = features_BF[:, -len(HISTORY_NAMES) :]

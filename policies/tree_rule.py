@@ -64,8 +64,7 @@ class TreeRule:
     ) -> None:
         self.features, self.decisions, self.profile, self.rate = features, decisions, profile, rate
         self.members = members
-        names = ("draft_depth", "log2_context_length")
-        self._depth, self._context = map(features.names.index, names)
+        self._depth, self._context = map(features.names.index, ("draft_depth", "log2_context_length"))
 
     def alone(self, member: Member) -> TreeRule:
         """The rule of one member."""
@@ -73,7 +72,8 @@ class TreeRule:
 
     def __call__(self, features_BF: np.ndarray, allowed_BA: np.ndarray) -> np.ndarray:
         actions_B = np.full(len(features_BF), self.decisions.continue_action)
-        root_B = allowed_BA[:, PLAIN_ACTION]  # a draft that found nothing looks like a root, and is none
+        # Not by the features: a draft that found nothing looks like its root.
+        root_B = allowed_BA[:, PLAIN_ACTION]
         if root_B.any():
             actions_B[root_B] = self.begin(features_BF[root_B], allowed_BA[root_B])
         later = np.flatnonzero(~root_B)

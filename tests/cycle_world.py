@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,13 +66,12 @@ def wild_layers(seed: int) -> nn.Sequential:
     torch.manual_seed(seed)
     table = merged_table()
     inputs = len(table.features.names)
-    first, last = nn.Linear(inputs, 24), nn.Linear(24, len(DECISIONS))
-    layers = nn.Sequential(first, nn.ReLU(), last)
+    layers: Any = nn.Sequential(nn.Linear(inputs, 24), nn.ReLU(), nn.Linear(24, len(DECISIONS)))
     asked = table.allowed_PNA.any(axis=2)
     with torch.no_grad():
-        first.bias.normal_(0, 0.5)
-        last.weight.mul_(30)
-        last.bias.sub_(layers(torch.from_numpy(table.features_PNF[asked])).mean(dim=0))
+        layers[0].bias.normal_(0, 0.5)
+        layers[2].weight.mul_(30)
+        layers[2].bias.sub_(layers(torch.from_numpy(table.features_PNF[asked])).mean(dim=0))
     return layers
 
 

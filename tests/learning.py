@@ -22,7 +22,7 @@ from policies.full_information import FullInformationSettings, fit, greedy
 from policies.masked_ppo import deciding_net, train_masked
 from policies.ppo import PPOSettings
 
-LANES = 32
+LANES = 64
 PPO = PPOSettings(
     timesteps=32_768,
     rollout_steps=1024,
@@ -48,7 +48,7 @@ def texts_of(world: World, texts: int = 384) -> tuple[DecisionTable, DecisionCos
 
 
 @cache
-def fresh_texts(world: World, texts: int = 1024) -> tuple[DecisionTable, DecisionCosts]:
+def fresh_texts(world: World, texts: int = 512) -> tuple[DecisionTable, DecisionCosts]:
     """Texts that nobody trains on."""
     table = world.table(texts, np.random.default_rng(10_000))
     return table, world.costs(table)

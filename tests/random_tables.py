@@ -52,6 +52,7 @@ def random_table(
     )
     for place in np.flatnonzero(table.asked_P):
         _fill(rng, table, nodes, int(place), int(left_P[place]))
+    _show(table, nodes)
     return table
 
 
@@ -59,6 +60,17 @@ def _features(rng: np.random.Generator, features: CycleFeatures, shape: tuple[in
     seen = rng.uniform(features.low, features.high, (*shape, len(features.names))).astype(np.float32)
     seen[..., -len(HISTORY_NAMES) :] = 0.0
     return seen
+
+
+def _show(table: DecisionTable, nodes: Nodes) -> None:
+    """Where a question is asked, as real features do."""
+    names = table.features.names
+    table.features_PNF[:, :, names.index("at_root")] = np.arange(len(nodes)) == ROOT_NODE
+    depths = np.array(nodes.depth) / table.decisions.max_depth
+    table.features_PNF[:, :, names.index("draft_depth")] = depths
+    if RootChoice.LOOKUP in table.decisions.choices:
+        offered_P = table.allowed_PNA[:, ROOT_NODE, table.decisions.draft_action(RootChoice.LOOKUP)]
+        table.features_PNF[:, :, names.index("match_length")] *= offered_P[:, None]
 
 
 def _fill(rng: np.random.Generator, table: DecisionTable, nodes: Nodes, place: int, left: int) -> None:

@@ -104,7 +104,7 @@ def test_the_observation_table_is_the_observation_space(costs: tuple[float, ...]
 
 def test_the_action_table_is_the_action_space() -> None:
     name, rows = table("Action")
-    space = make().action_space
+    space: Any = make().action_space
     assert name == "Discrete(2 + C + S)"
     assert space == spaces.Discrete(2 + len(CHOICES) + len(SIZES))
     given = {"C": len(CHOICES), "S": len(SIZES)}

@@ -57,6 +57,7 @@ def test_the_rule_is_that_of_the_nearest_temperature() -> None:
     for temperature, growth in ((0.0, 0.2), (0.3, 0.2), (0.6, 0.5), (2.0, 0.8)):
         rule = learned.expected_gain_of({"expected_gain": RULES}, DECISIONS, profile(), temperature)
         assert rule.growth == growth
+        assert rule.decisions == DECISIONS
 
 
 @pytest.mark.slow

@@ -170,10 +170,11 @@ def test_the_model_is_what_the_settings_say() -> None:
     model = build_masked_ppo(replay(), settings, 0)
     assert (model.n_steps, model.batch_size, model.n_epochs) == (8, 16, 2)
     assert (model.learning_rate, model.gamma, model.gae_lambda) == (0.002, 1.0, 0.7)
-    assert (model.clip_range(1.0), model.ent_coef) == (0.3, 0.04)
+    clip_range: Any = model.clip_range
+    assert (clip_range(1.0), model.ent_coef) == (0.3, 0.04)
     kinds = [[type(layer).__name__ for layer in net(model)] for net in (deciding_net, value_net)]
     assert kinds == [["Linear", "ReLU", "Linear"], ["Linear", "ReLU", "Linear", "ReLU", "Linear"]]
-    widths = [[layer.out_features for layer in net(model)[::2]] for net in (deciding_net, value_net)]
+    widths = [[layer.out_features for layer in list(net(model))[::2]] for net in (deciding_net, value_net)]
     assert widths == [[8, len(replay().walk.table.decisions)], [8, 4, 1]]
 
 
@@ -248,7 +249,8 @@ def test_the_value_net_learns_what_the_policy_gets() -> None:
     env = ReplayVecEnv(table, costs, 4, np.random.default_rng(0), rate=3.0)
     model = build_masked_ppo(env, replace(SHORT, value_net=(64, 64)), 0)
     with torch.no_grad():
-        model.policy.action_net.bias[0] = 60.0
+        policy: Any = model.policy
+        policy.action_net.bias[0] = 60.0
     kept = {name: tensor.clone() for name, tensor in deciding_net(model).state_dict().items()}
     explained = fit_value(model, table, costs, rate=3.0, seed=5)
     assert explained > 0.95

@@ -37,13 +37,19 @@ def some_actions(masks_BA: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.array([rng.choice(np.flatnonzero(row)) for row in masks_BA])
 
 
+def step(env: ReplayVecEnv, actions_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
+    """What `VecEnv` types as observations of any kind are arrays here."""
+    found: Any = env.step(actions_B)
+    return found
+
+
 def roll(env: ReplayVecEnv, rng: np.random.Generator, steps: int) -> Steps:
     """Of each step the masks, the actions and what they led to."""
-    found = []
+    found: Steps = []
     for _ in range(steps):
         masks_BA = env.action_masks()
         actions_B = some_actions(masks_BA, rng)
-        seen, rewards, dones, infos = env.step(actions_B)
+        seen, rewards, dones, infos = step(env, actions_B)
         last = [info.get("terminal_observation", np.zeros(1)) for info in infos]
         found.append((masks_BA, actions_B, seen.copy(), rewards, dones, np.concatenate(last)))
     return found
@@ -132,7 +138,7 @@ def test_a_finished_episode_gives_its_last_observation() -> None:
     finished = 0
     for _ in range(40):
         before = before.copy()
-        seen, _, dones, infos = env.step(some_actions(env.action_masks(), rng))
+        seen, _, dones, infos = step(env, some_actions(env.action_masks(), rng))
         for lane, info in enumerate(infos):
             assert set(info) == ({"terminal_observation"} if dones[lane] else set())
             if dones[lane]:
@@ -208,7 +214,7 @@ class OneLane(gymnasium.Env[np.ndarray, np.int64]):
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         allowed = self.lanes.action_masks()[0]
         taken = action if allowed[action] else allowed.argmax()
-        seen, rewards, dones, infos = self.lanes.step(np.array([taken]))
+        seen, rewards, dones, infos = step(self.lanes, np.array([taken]))
         return seen[0], float(rewards[0]), bool(dones[0]), False, dict(infos[0])
 
 
@@ -279,10 +285,13 @@ def test_numbers_that_are_not_finite(value: float) -> None:
     features[2, 1, 3] = value
     broken = replace(table, features_PNF=features)
     refused("features that are not finite", lambda: ReplayVecEnv(broken, costs, 1, np.random.default_rng(0)))
-    for one in fields(costs):
+    numbers = [one for one in fields(costs) if not isinstance(getattr(costs, one.name), bool)]
+    assert len(numbers) == 6
+    for one in numbers:
         array = np.array(getattr(costs, one.name))
         array.reshape(-1)[-1] = value
-        wrong = replace(costs, **{one.name: array if array.ndim else float(array)})
+        changed: dict[str, Any] = {one.name: array if array.ndim else float(array)}
+        wrong = replace(costs, **changed)
         refused("costs that are not finite", partial(check_finite, table, wrong))
 
 
