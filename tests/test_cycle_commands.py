@@ -105,6 +105,14 @@ def test_again_there_is_nothing_to_do_and_another_run_is_refused(
     assert (made / "training.json").read_bytes() == before
 
 
+def trained(out: Path) -> dict[str, list[list[float]]]:
+    """The last layer of each seed's policy after PPO."""
+    return {
+        path.parent.name: load_tensors(path, "checkpoint")["policy.action_net.weight"].tolist()
+        for path in out.glob("training/cycle-*/checkpoint-*.safetensors")
+    }
+
+
 class AfterSome:
     """Calls through, and interrupts at the end of call number `left`."""
 
@@ -152,6 +160,8 @@ def test_a_killed_training_ends_as_one_that_was_not(
     assert train.main(["policy", *run]) == 0
     record = json.loads((tmp_path / "killed" / "training.json").read_text(encoding="utf-8"))
     assert record["info"]["validation"]["seconds"]["training"] > spent
+    # Of every seed, also of one that is not the one that was kept.
+    assert trained(tmp_path / "killed") == trained(made)
     assert exported(folder, head, tmp_path / "killed", **given(made)) == exported(folder, head, made)
 
 
