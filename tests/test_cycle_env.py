@@ -114,7 +114,7 @@ def test_the_action_table_is_the_action_space() -> None:
             sum(given.get(part) or int(part) for part in end.split(" + ")) for end in action.split(" .. ")
         ]
         numbers += range(ends[0], ends[-1] + 1)
-    assert numbers == list(range(int(space.n)))
+    assert numbers == list(range(len(DECISIONS)))
     named = DECISIONS.names
     assert (named[0], named[3], named[4], named[5]) == ("plain", "draft head", "continue", "verify 1")
 
