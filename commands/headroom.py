@@ -89,10 +89,15 @@ def replayed(
 def read_table(folder: Path, decisions: Decisions) -> DecisionTable:
     """Of one recording."""
     header, texts = read_traces(folder)
-    shown = track(texts, f"reading {folder}", console=Console(stderr=True), transient=True)
+    shown = track(texts, f"reading {folder}", console=progress_console(), transient=True)
     features = CycleFeatures(decisions.sizes, decisions.max_depth, header.temperature)
     composite = header.drafter.startswith("composite")
     return decision_table(shown, decisions, features, _most_tokens(header), composite)
+
+
+def progress_console() -> Console:
+    """What shows progress; into a file nothing is written, not even the line that rich ends it with."""
+    return Console(stderr=True, quiet=not sys.stderr.isatty())
 
 
 def check_pair(profile: CostProfile, header: TraceHeader, traces: Path | str = "the trace") -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from rich.console import Console
 
+from commands.headroom import progress_console
 from decoding.decision_costs import decision_costs
 from decoding.decision_table import DecisionTable
 from decoding.decision_walk import replay_texts
@@ -28,7 +28,7 @@ def learned_rules(
     for their questions what a fixed controller does; the bound pays nothing."""
     costs, own_costs = decision_costs(train, profile), decision_costs(table, profile)
     free = decision_costs(table, profile, question_seconds=0.0)
-    with Console(stderr=True).status("learning") as status:
+    with progress_console().status("learning") as status:
         chosen, seconds = best_constant(train, costs)
         rate = train.positions / float(seconds[chosen].sum())
         rule = fit_expected_gain(train, costs, profile, rate)

@@ -17,7 +17,7 @@ from policies.baselines import best_constant
 from policies.bound import BoundSettings, fit_trees
 from policies.full_information import FullInformationSettings
 from policies.reachable import reachable
-from policies.tree_rule import TreeRule
+from policies.tree_rule import Member, TreeRule
 from tests.decision_world import DECISIONS, FEATURES, NODES, flat_profile, made_up_table
 
 QUICK = BoundSettings(trees=30, leaf_rows=5, learning_rate=0.2)
@@ -74,9 +74,8 @@ def by_kind(plan: tuple[int, ...]) -> Decide:
     return decide
 
 
-def test_nothing_is_made_of_noise() -> None:
-    """What is accepted has nothing to do with what is seen, and drafting pays just so: whoever believes what
-    the training texts showed by chance is slower than the best constant."""
+def noise() -> tuple[DecisionTable, CostProfile]:
+    """What is accepted has nothing to do with what is seen, and drafting pays just so."""
     rng = np.random.default_rng(1)
     lengths = [50] * 80
     positions = sum(lengths)
@@ -84,11 +83,35 @@ def test_nothing_is_made_of_noise() -> None:
     emitted_PNS[:, 1] += (rng.random(positions) < 0.5)[:, None]
     emitted_PNS[:, 2] = emitted_PNS[:, 1] + (emitted_PNS[:, 1] > 1) * (rng.random(positions) < 0.5)[:, None]
     table = made_up_table(emitted_PNS, rng.random(positions), lengths)
-    profile = flat_profile(0.2, {1: 1.0, 2: 1.05, 5: 1.2})
+    return table, flat_profile(0.2, {1: 1.0, 2: 1.05, 5: 1.2})
+
+
+def test_nothing_is_made_of_noise() -> None:
+    """Whoever believes what the training texts showed by chance is slower than the best constant."""
+    table, profile = noise()
     rule, _ = learned(table, profile, BoundSettings(leaf_rows=50))
     texts, costs = other_half(table, profile)
     best, seconds = best_constant(texts, costs)
     assert replay_texts(texts, costs, rule).sum() < 1.02 * seconds[best].sum()
+
+
+def test_no_text_is_planned_by_trees_that_saw_it() -> None:
+    """What is accepted where the number is high in one fold is accepted where it is low in the other: each
+    fold's trees are right about their own texts, and wrong about those that they plan."""
+    lengths = [40] * 16
+    rng = np.random.default_rng(5)
+    fold_T = np.random.default_rng(0).permutation(16) % 2  # as `fit_trees` draws them
+    seen_P = rng.integers(0, 2, sum(lengths))
+    accepted_P = seen_P ^ np.repeat(fold_T, lengths)
+    emitted_PNS = np.ones((sum(lengths), NODES, 2))
+    emitted_PNS[:, 1:] += 2 * accepted_P[:, None, None]
+    table, profile = made_up_table(emitted_PNS, seen_P, lengths), flat_profile(0.3, {1: 1.0, 2: 1.2, 5: 1.4})
+    costs = decision_costs(table, profile, 0.0)
+    best, seconds = best_constant(table, costs)
+    rate = table.positions / float(seconds[best].sum())
+    told: list[float] = []
+    fit_trees(table, costs, profile, rate, replace(QUICK, rounds=1), 0, lambda _, speed: told.append(speed))
+    assert told[0] < 0.95 * rate
 
 
 def passages(texts: int) -> DecisionTable:
@@ -116,6 +139,18 @@ def test_tokens_are_worth_what_they_save_where_they_are() -> None:
     assert by_share[1.0] == pytest.approx(5 * 1.0 + 60, rel=0.005)
     assert by_share[1.0] == pytest.approx(shortest_seconds(texts, costs).mean(), rel=0.005)
     assert by_share[0.0] > by_share[1.0] + 0.4
+
+
+def test_a_size_gains_what_all_below_it_gain() -> None:
+    """One node .6 tokens for a second, three more .5 for .3 seconds: worth it together, not alone."""
+    table = passages(1)
+    member = Member(increments=lambda inputs: np.where(inputs[:, -2] == 0, 0.1, 0.5))
+    profile = flat_profile(0.1, {1: 1.0, 2: 1.0, 5: 1.3})
+    rule = TreeRule(table.features, DECISIONS, profile, 1.0, [member])
+    features_QF, allowed_QA = table.features_PNF[:1, 1], table.allowed_PNA[:1, 1]
+    assert rule.stop(features_QF, allowed_QA).tolist() == [DECISIONS.verify_action(4)]
+    dear = TreeRule(table.features, DECISIONS, flat_profile(0.1, {1: 1.0, 2: 1.0, 5: 1.6}), 1.0, [member])
+    assert dear.stop(features_QF, allowed_QA).tolist() == [DECISIONS.verify_action(1)]
 
 
 def test_a_seed_gives_one_rule() -> None:

@@ -72,53 +72,6 @@ def test_the_checker_has_nothing_to_say() -> None:
     assert spec.entry_point == "envs.cycle:CycleEnv"
 
 
-# --- the docstring's tables -------------------------------------------------------------------------------
-
-
-def table(title: str) -> tuple[str, list[list[str]]]:
-    """The space that a section names, and its table's rows."""
-    section = (CycleEnv.__doc__ or "").split(f"## {title} space: ")[1].split("##")[0]
-    rows = [line.strip(" |").split(" | ") for line in section.splitlines() if line.strip().startswith("| ")]
-    return section.splitlines()[0], rows[1:]
-
-
-@pytest.mark.parametrize("costs", [(), (0.5, 20.0)])
-def test_the_observation_table_is_the_observation_space(costs: tuple[float, ...]) -> None:
-    features = CycleFeatures(SIZES, DEPTH, cost_ratios=costs)
-    space = make(features=features).observation_space
-    name, rows = table("Observation")
-    assert name == "Box((15 + S + costs,), float32)"
-    assert space.shape == (15 + len(SIZES) + len(costs),)
-    assert space.dtype == np.float32
-    expected: list[tuple[str, float, float]] = []
-    for entry, low, high, *_ in rows:
-        names = [each.strip() for each in entry.split(",")]
-        if entry == "expected_s, for each size s":
-            names = [f"expected_{size}" for size in SIZES]
-        elif entry == "cost_i":
-            names = [f"cost_{place}" for place in range(len(costs))]
-        expected += [(each, float(low), float(DEPTH if high == "D" else high)) for each in names]
-    assert isinstance(space, spaces.Box)
-    assert expected == list(zip(features.names, space.low.tolist(), space.high.tolist(), strict=True))
-
-
-def test_the_action_table_is_the_action_space() -> None:
-    name, rows = table("Action")
-    space: Any = make().action_space
-    assert name == "Discrete(2 + C + S)"
-    assert space == spaces.Discrete(2 + len(CHOICES) + len(SIZES))
-    given = {"C": len(CHOICES), "S": len(SIZES)}
-    numbers: list[int] = []
-    for action, *_ in rows:
-        ends = [
-            sum(given.get(part) or int(part) for part in end.split(" + ")) for end in action.split(" .. ")
-        ]
-        numbers += range(ends[0], ends[-1] + 1)
-    assert numbers == list(range(len(DECISIONS)))
-    named = DECISIONS.names
-    assert (named[0], named[3], named[4], named[5]) == ("plain", "draft head", "continue", "verify 1")
-
-
 # --- episodes ---------------------------------------------------------------------------------------------
 
 

@@ -145,8 +145,9 @@ def test_rules_and_the_bound_are_learned_from_another_recording(
     arms = {arm["name"]: arm for arm in raw["arms"]}
     names = ["constant of the training texts", "expected gain", "reachable", "clairvoyant"]
     assert list(arms)[-4:] == names
-    assert all(arms["clairvoyant"]["ratio"] >= arms[name]["ratio"] for name in names)
-    assert arms["best constant"]["ratio"] >= arms["constant of the training texts"]["ratio"]
+    # Where nothing is left to gain they are equal, but for the order of the sums.
+    assert all(arms["clairvoyant"]["ratio"] >= arms[name]["ratio"] - 1e-6 for name in names), arms
+    assert arms["best constant"]["ratio"] >= arms["constant of the training texts"]["ratio"] - 1e-6
     assert raw["note"].startswith("learned on 9 texts, 45 tokens: constant ")
 
 
