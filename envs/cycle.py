@@ -16,7 +16,7 @@ from decoding.records import CycleRecord
 from decoding.session import Cycle
 from envs.live import cycle_info
 from envs.outliers import Winsoriser
-from envs.rewards import Step, step_reward
+from envs.rewards import Episode, Step, episode_of, step_reward
 
 _MOST_UNASKED_REQUESTS = 1000
 
@@ -33,7 +33,8 @@ OpenRequest = Callable[[np.random.Generator], Request]
 
 
 class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
-    """Every decision of every cycle; an episode is a request.
+    """Every decision of every cycle; an episode is a request, or a cycle: then `reset` goes on with the
+    request's next one.
 
     Its twin on recorded texts, with predicted seconds, is `envs.replay.ReplayVecEnv`.
 
@@ -84,6 +85,7 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         rate: tokens per second that rewards are measured against.
         clock: seconds now, the device synchronised; for tests another one.
         outliers: holds the rewards' seconds to what is usual; None: as they were measured.
+        episode: None = what the reward is meant for, see `envs.rewards.episode_of`.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
@@ -97,7 +99,11 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         reward: str = "time_saved",
         rate: float = 1.0,
         outliers: Winsoriser | None = None,
+        episode: Episode | None = None,
     ) -> None:
+        episode = episode_of(reward) if episode is None else episode
+        if episode not in ("request", "cycle"):
+            raise ValueError(f"episode is {episode!r}, must be request or cycle")
         if (features.sizes, features.max_depth) != (decisions.sizes, decisions.max_depth):
             raise ValueError(
                 f"the features are of {features.sizes} and {features.max_depth}, not {decisions}"
@@ -112,6 +118,8 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         self._request: Request | None = None
         self._cycle: Cycle | None = None
         self._question: Question | None = None
+        self._next: Question | None = None  # the first of the next cycle, where that is the next episode
+        self._by_cycle = episode == "cycle"
         self._charged = 0.0
         self._outliers = outliers
 
@@ -121,6 +129,10 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         """Open a request and go to its first question; requests that ask nothing are decoded and left."""
         super().reset(seed=seed)
         self._charged = 0.0  # a request left in the middle of a draft owes nothing any more
+        if self._next is not None and seed is None:
+            self._question, self._next = self._next, None
+            return self._observe(), {"action_mask": self.action_masks()}
+        self._next = None
         for _ in range(_MOST_UNASKED_REQUESTS):
             self._request = self._open(self.np_random)
             if self._to_question([]):
@@ -150,6 +162,8 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
         ending = self._usual(f"{record.draft_depth}x{record.verification_size}", record.seconds.work)
         rest = sum(one.seconds.work for one in records[1:])
         step = Step(ending + rest - before, ending + rest, sum(one.emitted for one in records))
+        if asked and self._by_cycle:
+            asked, self._next, self._question = False, self._question, None
         info = {**cycle_info(record), "action_mask": self.action_masks()}
         return self._observe() if asked else seen, self._worth(step), not asked, False, info
 
@@ -161,7 +175,7 @@ class CycleEnv(gymnasium.Env[np.ndarray, np.int64]):
 
     def close(self) -> None:
         """Drop the request."""
-        self._request = self._cycle = self._question = None
+        self._request = self._cycle = self._question = self._next = None
 
     def _usual(self, kind: str, seconds: float) -> float:
         return seconds if self._outliers is None else self._outliers(kind, seconds)

@@ -157,19 +157,17 @@ def test_it_is_the_twin_of_the_vectorised_replay(
     costs = decision_costs(records, profile(0.004), question_seconds=0.0)
     many = ReplayVecEnv(records, costs, 1, np.random.default_rng(0), reward, 30.0)
 
-    def open_request(_: np.random.Generator) -> ReplaySession:
-        return ReplaySession(
-            traced(case),
-            profile(0.004),
-            max_new_tokens=tokens_of(case),
-            draft_depth=DEPTH,
-            composite=name.startswith("composite"),
-            temperature=temperature,
-        )
-
+    session = ReplaySession(
+        traced(case),
+        profile(0.004),
+        max_new_tokens=tokens_of(case),
+        draft_depth=DEPTH,
+        composite=name.startswith("composite"),
+        temperature=temperature,
+    )
     ticks = itertools.count(step=1e-9)  # levels take next to nothing: what they cost is in the cycle's record
     env = make(
-        open_request,
+        lambda _: session,
         decisions=decisions,
         features=records.features,
         reward=reward,
@@ -179,8 +177,7 @@ def test_it_is_the_twin_of_the_vectorised_replay(
     observation, _ = env.reset(seed=seed)
     (twin,) = many.reset()
     sums, emitted = [0.0, 0.0], [0, 0]
-    terminated = False
-    while not terminated:
+    while not session.finished:
         np.testing.assert_array_equal(observation, twin)
         np.testing.assert_array_equal(env.action_masks(), many.action_masks()[0])
         action = rng.choice(np.flatnonzero(env.action_masks()))
@@ -199,7 +196,10 @@ def test_it_is_the_twin_of_the_vectorised_replay(
             sums, tokens = [0.0, 0.0], many.take_sums()[0]
             emitted[0] += info["emitted"]
             emitted[1] += tokens
-            assert emitted[1] - emitted[0] == (terminated and tokens > info["emitted"])
+            # Of a text's last token nobody is asked.
+            assert emitted[1] - emitted[0] == (session.finished and tokens > info["emitted"])
+            if terminated and not session.finished:  # the episode was a cycle
+                observation, _ = env.reset()
     assert emitted[1] == len({one.index for one in traced(case).positions})
 
 
@@ -283,6 +283,39 @@ def test_levels_are_judged_each_by_its_own_kind() -> None:
     for action in (1, DECISIONS.continue_action, DECISIONS.continue_action, len(DECISIONS) - 5):
         env.step(np.int64(action))
     assert kinds == ["draft all after 0", "continue after 1", "continue after 2", "3x1"]
+
+
+def test_an_episode_may_be_a_cycle_and_a_reset_goes_on_with_the_request() -> None:
+    """For the rewards that mean something by the cycle alone; a seed begins anew, as does a draft left."""
+    opened: list[Session] = []
+
+    def counting(rng: np.random.Generator) -> Session:
+        opened.append(session_of(Case(NAME, 0.0, 1, 1)))
+        return opened[-1]
+
+    assert make(counting, reward="acceptance")._by_cycle
+    assert not make(counting)._by_cycle
+    env = make(counting, episode="cycle")
+    env.reset(seed=0)
+    for cycle in range(1, 4):
+        _, _, terminated, _, info = env.step(np.int64(0))
+        assert terminated
+        assert info["action_mask"].all()
+        assert len(opened[0].generated) == cycle
+        with pytest.raises(ValueError, match="after the end of an episode: call reset"):
+            env.step(np.int64(0))
+        _, info = env.reset()
+        assert info["action_mask"].tolist() == env.action_masks().tolist()
+        assert not info["action_mask"].all()
+    assert len(opened) == 1
+    env.step(np.int64(0))
+    env.reset(seed=0)
+    assert len(opened) == 2
+    env.step(np.int64(1))
+    env.reset()
+    assert len(opened) == 3
+    with pytest.raises(ValueError, match="episode is 'day', must be request or cycle"):
+        make(episode="day")
 
 
 def test_wrong_arguments_are_named() -> None:
