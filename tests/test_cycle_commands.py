@@ -131,6 +131,7 @@ class AfterSome:
     ("place", "name", "left"),
     [
         (commands.cycle_policy, "fit_value", 1),  # the first warm start was not written yet
+        (commands.cycle_policy, "_warm_start", 1),  # it was, with the rate that PPO is to take from it
         (checkpoint, "save", 2),  # in the middle of PPO of the first seed
         (commands.cycle_policy, "train_one", 1),  # between the seeds
         (checkpoint, "save", 5),  # in the second

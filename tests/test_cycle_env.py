@@ -177,7 +177,11 @@ def test_it_is_the_twin_of_the_vectorised_replay(
     observation, _ = env.reset(seed=seed)
     (twin,) = many.reset()
     sums, emitted = [0.0, 0.0], [0, 0]
-    while not session.finished:
+
+    def over() -> bool:
+        return session.finished
+
+    while not over():
         np.testing.assert_array_equal(observation, twin)
         np.testing.assert_array_equal(env.action_masks(), many.action_masks()[0])
         action = rng.choice(np.flatnonzero(env.action_masks()))
@@ -197,8 +201,8 @@ def test_it_is_the_twin_of_the_vectorised_replay(
             emitted[0] += info["emitted"]
             emitted[1] += tokens
             # Of a text's last token nobody is asked.
-            assert emitted[1] - emitted[0] == (session.finished and tokens > info["emitted"])
-            if terminated and not session.finished:  # the episode was a cycle
+            assert emitted[1] - emitted[0] == (over() and tokens > info["emitted"])
+            if terminated and not over():  # the episode was a cycle
                 observation, _ = env.reset()
     assert emitted[1] == len({one.index for one in traced(case).positions})
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+import commands.recorded
 import train
 from decoding.trace_folder import read_traces
 from tests.cycle_commands import flags, given
@@ -68,11 +69,20 @@ def other_note(place: Path, change: Callable[[dict[str, object]], dict[str, obje
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_a_recording_that_does_not_say_how_it_was_made(
-    split: str, place: Path, folder: Path, head: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    split: str,
+    place: Path,
+    folder: Path,
+    head: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     damaged = copied(place, tmp_path / "given")
     other_note(damaged, lambda note: {key: note[key] for key in note if key != "max_new_tokens"}, split)
-    run = flags(folder, head, tmp_path / "run", **given(damaged))
+    # Before minutes are spent on a profile.
+    monkeypatch.setattr(commands.recorded, "measure_profile", None)
+    recorded = {key: value for key, value in given(damaged).items() if "traces" in key}
+    run = flags(folder, head, tmp_path / "run", **recorded)
     refused(run, capsys, "the trace's note does not say how it was recorded ('max_new_tokens'): record again")
     for choices in (None, ["some"]):
         other_note(damaged, lambda note, choices=choices: {"max_new_tokens": 12, "choices": choices}, split)  # type: ignore[misc]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,25 @@ def test_bounds_by_hand() -> None:
     # Now the median is 5, and the distances 4, 3, 2, 1, 0, 1, 2, 3, 95: 2 again.
     assert hold("level", -100.0) == pytest.approx(5 - 2 * BOUND)
     assert hold.held == 2
+
+
+def test_bounds_are_of_what_was_measured_not_of_what_was_held() -> None:
+    """Else a law that changed would pull the bounds after it only slowly."""
+    rng = np.random.default_rng(1)
+    stream = [
+        float(one)
+        for one in np.where(rng.random(300) < 0.3, rng.uniform(2, 9, 300), rng.uniform(1, 1.2, 300))
+    ]
+    hold = Winsoriser()
+    for place, seconds in enumerate(stream):
+        before = stream[max(0, place - WINDOW) : place]
+        expected = seconds
+        if place >= LEAST:
+            middle = statistics.median(before)
+            spread = BOUND * statistics.median(abs(one - middle) for one in before)
+            expected = sorted((middle - spread, seconds, middle + spread))[1]
+        assert hold("level", seconds) == pytest.approx(expected)
+    assert hold.held > 30
 
 
 def test_the_first_eight_of_a_kind_pass() -> None:
