@@ -72,8 +72,9 @@ def test_every_shipped_file_loads(path: Path) -> None:
 
 def test_demo_is_small() -> None:
     demo = load_config(CONFIGS / "demo.yaml")
-    assert (demo.policy.depth.timesteps, demo.policy.size.timesteps) == (768, 384)
-    assert demo.policy.depth.policy_net == demo.policy.size.value_net == [32, 32]
+    assert demo.policy.preset == "default"
+    assert demo.policy.cycle.ppo.timesteps == 200_000
+    assert (demo.traces.temperatures, demo.traces.max_new_tokens) == ([0.0], 96)
     # the issue asks for a grid of at least 4 x 3, in the demo too
     assert len(demo.evaluation.draft_depths) >= 4
     assert len(demo.evaluation.verification_sizes) >= 3

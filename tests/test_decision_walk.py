@@ -132,14 +132,14 @@ class OneText:
         assert not self._questions
         cycle = self._cycles.pop(0)
         expected = cycle.seconds + self._policy * self._extra
-        self.seconds += expected
-        assert walk.cycle_seconds_B[lane] == pytest.approx(expected, rel=1e-5)
         emitted, self._extra = cycle.emitted, 0
         if self._cycles and not self._cycles[0].asked:  # the last token, which nobody is asked about
             last = self._cycles.pop(0)
             assert not self._cycles
             emitted += last.emitted
-            self.seconds += last.seconds
+            expected += last.seconds
+        self.seconds += expected
+        assert walk.cycle_seconds_B[lane] == pytest.approx(expected, rel=1e-5)
         assert outcome.emitted_B[lane] == emitted
         assert outcome.finished_B[lane] == (not self._cycles)
         if self._cycles:
