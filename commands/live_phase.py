@@ -84,7 +84,10 @@ def fine_tune(config: Config, decoder: SpeculativeDecoder, before: Trained, seed
         task = bar.add_task("live phase", total=settings.total_timesteps, note="")
         model.learn(settings.total_timesteps, LiveProgress(lambda done: bar.update(task, completed=done)))
     after = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
-    ratio = faster(config, decoder, before.info, (before.weights, after), held_out, seed)
+    sound = all(bool(tensor.isfinite().all()) for tensor in after.values())
+    # What has diverged decodes nothing: it is not kept, and the policy before it is not lost.
+    pair = (before.weights, after)
+    ratio = faster(config, decoder, before.info, pair, held_out, seed) if sound else 0.0
     live = {"ratio": ratio, "kept": ratio > 1, "decisions": total, "winsorised": outliers.held}
     info = replace(before.info, validation={**before.info.validation, "live": live})
     return replace(before, info=info, weights=after if ratio > 1 else before.weights)

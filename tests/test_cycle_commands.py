@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,35 @@ def test_a_live_phase_is_kept_only_if_it_decodes_faster(
     choices = [load_tensors(trained, "weights")["policy.action_net.bias"].tolist()]
     choices.append(load_tensors(warm, "weights")["action_net.bias"].tolist())
     assert (weights["action_net.bias"].tolist() in choices) == (faster < 1)
+    exported(folder, head, tmp_path / "run", **given(made), **more)
+
+
+def test_a_live_phase_that_diverges_leaves_the_policy_as_it_was(
+    made: Path, folder: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverge(model: Any, *_: Any, **__: Any) -> Any:
+        for parameter in model.policy.parameters():
+            parameter.data.fill_(float("nan"))
+        return model
+
+    monkeypatch.setattr(commands.live_phase, "LiveProgress", lambda progress: None)
+    build = commands.live_phase.build_masked_ppo
+
+    def built(*arguments: Any) -> Any:
+        model = build(*arguments)
+        monkeypatch.setattr(model, "learn", partial(diverge, model))
+        return model
+
+    monkeypatch.setattr(commands.live_phase, "build_masked_ppo", built)
+    more: dict[str, object] = {
+        "policy__cycle__seeds": 1,
+        "policy__cycle__live_decisions": 64,
+        "policy__cycle__ppo__timesteps": 0,
+    }
+    run = flags(folder, head, tmp_path / "run", **given(made), **more)
+    assert train.main(["policy", *run]) == 0
+    record = json.loads((tmp_path / "run" / "training.json").read_text(encoding="utf-8"))
+    assert record["info"]["validation"]["live"]["kept"] is False
     exported(folder, head, tmp_path / "run", **given(made), **more)
 
 
