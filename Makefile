@@ -19,7 +19,7 @@ DEMO_PROMPT := Explain to a curious friend, in one clear paragraph, why the sky 
 .PHONY: help demo test test-fast lint format bench clean
 
 help:
-	@echo "make demo       install, train briefly, evaluate, export and decode; results in $(DEMO_OUT)"
+	@echo "make demo       install, record, train briefly, evaluate, export and decode; results in $(DEMO_OUT)"
 	@echo "make test       every test but those that need a GPU"
 	@echo "make test-fast  the quick tests only"
 	@echo "make lint       ruff, mypy and codespell    make format  put the code in ruff's format"
@@ -47,7 +47,7 @@ demo: $(READY)
 	@$(BIN)/python train.py policy $(DEMO) --out $(DEMO_OUT)
 	@echo "Exporting the policy to $(DEMO_OUT)/policy"
 	@$(BIN)/python train.py export $(DEMO) --out $(DEMO_OUT)
-	@echo "Evaluating: plain decoding, the fixed grid and the learned pair"
+	@echo "Evaluating: plain decoding, the fixed grid and the learned policy"
 	@$(BIN)/python evaluate.py $(DEMO) --policy $(DEMO_OUT)/policy --out $(DEMO_OUT)
 	@echo "Decoding a paragraph with the exported policy"
 	@$(BIN)/python -m decoding "$(DEMO_PROMPT)" --policy $(DEMO_OUT)/policy --max-new-tokens 80
