@@ -44,7 +44,7 @@ class CyclePolicyInfo:
         decisions: its action table.
         features: what the network sees; the temperature is the request's.
         fingerprints, device, dtype, training, validation, calibration: as in `exported.PolicyInfo`.
-        fallback: the best constant setting in validation.
+        fallback: the best constant setting of the training texts.
         collapse: what the check for a collapsed policy found; empty: nothing.
     """
 
@@ -164,7 +164,7 @@ class ExportedCycle(DecisionController):
         if features is None:
             features = replace(self.info.features, temperature=view.temperature)
             self._features[view.temperature] = features
-        if self._native is None and not self._decided:
+        if not self._decided:  # not before: a decoder loads native code with its target
             self._decided, self._native = True, native_network(self.network)
         entries = features.entries(view)
         outputs: Iterable[float]

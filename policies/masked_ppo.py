@@ -20,9 +20,8 @@ from decoding.decision_costs import DecisionCosts
 from decoding.decision_table import DecisionTable
 from decoding.decision_walk import DecisionWalk
 from policies import checkpoint
-from policies.ppo import PPOSettings, identity_of
+from policies.ppo import PPOSettings, identity_of, learning_arguments
 from policies.replay_callback import Evaluate, Progress, ReplayCallback
-from policies.step_size import step_size
 
 _VALUE_EPOCHS, _VALUE_BATCH, _VALUE_RATE = 8, 4096, 2e-3
 _LEAST_STEPS = 32  # of an epoch, in which few texts would else be one step
@@ -52,18 +51,8 @@ def build_masked_ppo(
     model = MaskablePPO(
         "MlpPolicy",
         env,
-        learning_rate=step_size(settings.learning_rate, settings.warmup_share, settings.decay),
         n_steps=settings.rollout_steps // env.num_envs,
-        batch_size=settings.minibatch_size,
-        n_epochs=settings.epochs,
-        gamma=settings.discount,
-        gae_lambda=settings.gae_lambda,
-        clip_range=settings.clip_range,
-        ent_coef=settings.entropy_coefficient,
-        policy_kwargs={
-            "net_arch": {"pi": list(settings.policy_net), "vf": list(settings.value_net)},
-            "activation_fn": nn.ReLU,
-        },
+        **learning_arguments(settings),
         seed=seed,
         device="cpu",
     )

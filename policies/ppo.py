@@ -116,24 +116,31 @@ def build_ppo(
     model = PPO(
         "MlpPolicy",
         scaled,
-        learning_rate=step_size(settings.learning_rate, settings.warmup_share, settings.decay),
         n_steps=settings.rollout_steps,
-        batch_size=settings.minibatch_size,
-        n_epochs=settings.epochs,
-        gamma=settings.discount,
-        gae_lambda=settings.gae_lambda,
-        clip_range=settings.clip_range,
-        ent_coef=settings.entropy_coefficient,
-        policy_kwargs={
-            "net_arch": {"pi": list(settings.policy_net), "vf": list(settings.value_net)},
-            "activation_fn": torch.nn.ReLU,
-        },
+        **learning_arguments(settings),
         seed=seed,
         device="cpu",  # nets of this size lose more in transfers than they gain
     )
     outputs: list[KVWriter] = [TensorBoardOutputFormat(str(tensorboard_dir))] if tensorboard_dir else []
     model.set_logger(Logger(str(tensorboard_dir) if tensorboard_dir else None, outputs))
     return model
+
+
+def learning_arguments(settings: PPOSettings) -> dict[str, Any]:
+    """What PPO and MaskablePPO take under the same names."""
+    return {
+        "learning_rate": step_size(settings.learning_rate, settings.warmup_share, settings.decay),
+        "batch_size": settings.minibatch_size,
+        "n_epochs": settings.epochs,
+        "gamma": settings.discount,
+        "gae_lambda": settings.gae_lambda,
+        "clip_range": settings.clip_range,
+        "ent_coef": settings.entropy_coefficient,
+        "policy_kwargs": {
+            "net_arch": {"pi": list(settings.policy_net), "vf": list(settings.value_net)},
+            "activation_fn": torch.nn.ReLU,
+        },
+    }
 
 
 def train(
