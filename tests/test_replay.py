@@ -128,4 +128,3 @@ def test_the_command_prints_a_seed_that_replays_its_text_in_another_process(
     again, _, last = capsys.readouterr().out.rstrip("\n").rpartition("\n\n")
     assert again == text
     assert last.endswith(f", seed {seed[1]}")
-    assert len(text) > 2
