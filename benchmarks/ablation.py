@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.table import Table
-from scipy.stats import bootstrap
 
-from benchmarks.measure import wide_console
+from benchmarks.measure import ratio_of_sums, wide_console
 from commands.recorded import Recorded, decisions_of, headers, profiles, read_recorded
 from configs.command import add_flags, exit_code, read_config
 from configs.schema import Config
@@ -178,21 +177,6 @@ class _Without(torch.nn.Module):
         kept = torch.ones(features.shape[-1])
         kept[self._gone] = 0.0
         return features * kept
-
-
-def ratio_of_sums(yardstick_T: np.ndarray, mine_T: np.ndarray) -> tuple[float, float, float]:
-    """The yardstick's seconds over mine, with its 95 % percentile interval over texts, as pairs."""
-
-    def ratio(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
-        return a.sum(axis=axis) / b.sum(axis=axis)
-
-    value = float(yardstick_T.sum() / mine_T.sum())
-    if len(mine_T) < 2:
-        return value, value, value
-    interval = bootstrap(
-        (yardstick_T, mine_T), ratio, paired=True, method="percentile", n_resamples=2000, rng=0
-    ).confidence_interval
-    return value, float(interval.low), float(interval.high)
 
 
 if __name__ == "__main__":

@@ -19,16 +19,18 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Samples, command
+from configs.schema import Config
 from decoding.controller import Controller, DraftView, PlainController, QuestionKind
 from decoding.cycle_features import CycleFeatures
 from decoding.decisions import DecisionController, Decisions
-from decoding.decoder import SpeculativeDecoder
-from decoding.exported_cycle import ExportedCycle
+from decoding.decoder import SpeculativeDecoder, default_drafter
+from decoding.drafters.load import load_drafter
+from decoding.exported import ExportedController
+from decoding.exported_cycle import ExportedCycle, load_policy
 from decoding.profile import CostProfile
-from decoding.session import Session
 from decoding.setting import Setting, SettingDecider, setting_controller
-from decoding.workload import Request, load_workload, select
-from evaluation.protocol import Arm, Observation, run_arms
+from decoding.workload import load_workload, select
+from evaluation.protocol import Arm, Observation, OpenSession, run_arms
 from evaluation.statistics import compare
 from policies.baselines import ExpectedGain
 from policies.live_expected_gain import LiveExpectedGain
@@ -57,6 +59,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     """Beside the usual ones; --rounds are repeats of every prompt."""
     parser.add_argument("--policy", type=Path, required=True, help="folder of train.py export")
     parser.add_argument("--profile", type=Path, required=True, help="profile.json, for expected gain")
+    parser.add_argument("--pair", type=Path, help="also a folder of train.py export with the preset ltd")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--workload", nargs="+", default=SHIPPED, help="JSONL files")
     parser.add_argument("--split", default="test")
@@ -76,16 +79,19 @@ def run(console: Console, decoder: SpeculativeDecoder, options: argparse.Namespa
     made: list[DecisionController] = []
     arms = arms_of(policy, CostProfile.load(options.profile), options.temperature, made)
 
-    def open_session(request: Request) -> Session:
-        return decoder.open_session(
-            decoder.as_user(request.turns[0]),
+    def opener(by: SpeculativeDecoder) -> OpenSession:
+        return lambda request: by.open_session(
+            by.as_user(request.turns[0]),
             max_new_tokens=options.max_new_tokens,
             temperature=options.temperature,
             seed=1,
         )
 
+    if options.pair is not None:
+        other = decoder_of_pair(options.pair, decoder)
+        arms.append(Arm("pair", lambda: other.controller, "learned", open_session=opener(other)))
     rng = np.random.default_rng(0)
-    observations = run_arms(arms, requests, open_session, options.repeats, rng)
+    observations = run_arms(arms, requests, opener(decoder), options.repeats, rng)
     print_arms(console, arms, observations, len(requests))
     print_ratios(console, arms, observations)
     asked = sum(one.asked for one in made)
@@ -131,6 +137,21 @@ def arms_of(
     if hindsight != chosen:
         arms.insert(2, Arm("other constant", partial(setting_controller, hindsight, info.decisions), "rule"))
     return arms
+
+
+def decoder_of_pair(folder: Path, decoder: SpeculativeDecoder) -> SpeculativeDecoder:
+    """The same target with the drafter, beam and scores that a pair of policies was trained with."""
+    pair = load_policy(folder)
+    if not isinstance(pair, ExportedController):
+        raise ValueError(f"--pair is {folder}, must hold a pair of policies: train one with configs/ltd.yaml")
+    config = Config.model_validate(pair.info.training)
+    name = config.model.drafter or default_drafter(config.model.target)
+    draft = config.draft
+    drafter = load_drafter(name, decoder.model, draft.beam_width, draft.min_match, draft.lookup_depth)
+    other = SpeculativeDecoder(decoder.model, drafter)
+    for warning in other.use_policy(folder):
+        print(f"warning: {warning}", file=sys.stderr)
+    return other
 
 
 def expected_gain_of(

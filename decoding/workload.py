@@ -153,7 +153,7 @@ def _parse(line: str, where: str) -> Request:
     if not isinstance(turns, list) or not turns:
         raise ValueError(f"{where}: turns must be a list of at least one text")
     texts = tuple(_text(turn, f"turn {number}", where) for number, turn in enumerate(turns, start=1))
-    return Request(question_id, texts, category, language, group or _default_group(question_id, language))
+    return Request(question_id, texts, category, language, group or default_group(question_id, language))
 
 
 def _text(value: Any, name: str, where: str) -> str:
@@ -168,7 +168,8 @@ def _text(value: Any, name: str, where: str) -> str:
     return value
 
 
-def _default_group(question_id: str, language: str | None) -> str:
+def default_group(question_id: str, language: str | None) -> str:
+    """The question behind a `question_id`: without its language's prefix."""
     if language is None:
         # Joining two questions by mistake only makes a split coarser; parting two translations leaks.
         return _TWO_LETTERS.sub("", question_id, count=1) if _TWO_LETTERS.match(question_id) else question_id

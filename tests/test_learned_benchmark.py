@@ -15,7 +15,9 @@ from decoding.profile import CostProfile
 from decoding.setting import Setting
 from tests.cycle_commands import flags
 from tests.cycle_world import DECISIONS, NAME, exported
+from tests.test_pair_commands import flags as pair_flags
 from tests.test_replay_session import profile
+from tests.test_traces_command import short_workload
 from tests.traced_worlds import CHOICES, Case, session_of, text_of
 
 RULES = {
@@ -84,5 +86,18 @@ def test_it_runs_on_a_tiny_policy(
     assert re.search(r"[1-9]\d* decisions of the policy, [1-9]\d* us each", said)
     seconds = json.loads((tmp_path / "seconds.json").read_text())["seconds"]
     assert all(len(values) == 2 and min(values) > 0 for values in seconds.values())
+    pair = tmp_path / "pair"
+    trained = {"policy__recordings": "null", "workload__train_prompts": 2, "workload__validation_prompts": 1}
+    shape = {"sampling__max_new_tokens": 8, "evaluation__max_new_tokens": 8}
+    short_workload(tmp_path / "workload.jsonl")
+    for what in ("policy", "export"):
+        assert train.main([what, *pair_flags(tmp_path, folder, head, pair, **trained, **shape)]) == 0
+    command += ["--policy", str(tmp_path / "run" / "policy")]
+    assert learned.main([*command, "--pair", str(pair / "policy")]) == 0
+    said = capsys.readouterr().out
+    assert "texts: 2 of 2 equal in all arms" in said
+    assert re.search(r"│ learned / pair +│ +\d\.\d{3} │", said)
+    assert learned.main([*command, "--pair", str(tmp_path / "run" / "policy")]) == 2
+    assert "must hold a pair of policies" in capsys.readouterr().err
     assert learned.main([*command, "--policy", str(tmp_path / "none")]) == 2
     assert "none/policy.json does not exist" in capsys.readouterr().err
