@@ -97,10 +97,11 @@ def test_it_says_of_a_training_what_the_training_said_of_itself(
         assert found[name]["over_constant"][0] == pytest.approx(1 / slowness, rel=1e-9)
     over = found[replayed.PPO]["over_constant"][0] / found[replayed.FULL]["over_constant"][0]
     assert found[replayed.PPO]["over_full_information"][0] == pytest.approx(over, rel=1e-9)
-    fastest = max(found, key=lambda name: found[name]["over_plain"][0])
-    assert fastest == replayed.CLAIRVOYANT
-    kinds = [row["over_plain"][0] for name, row in found.items() if name.startswith("the same, ")]
-    assert max(kinds) == pytest.approx(found[replayed.HINDSIGHT]["over_plain"][0], rel=1e-9)
+    speeds = {name: row["over_plain"][0] for name, row in found.items()}
+    assert max(speeds.values()) == speeds[replayed.CLAIRVOYANT]
+    # What a profile of this moment says may make plain decoding the best constant.
+    constants = [value for name, value in speeds.items() if name.startswith(("the same, ", "plain"))]
+    assert max(constants) == pytest.approx(speeds[replayed.HINDSIGHT], rel=1e-9)
 
 
 @pytest.mark.slow
