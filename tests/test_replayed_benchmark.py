@@ -89,19 +89,19 @@ def test_it_says_of_a_training_what_the_training_said_of_itself(
     assert "T 0: 3 texts" in said
     found: dict[str, Any] = json.loads((tmp_path / "r" / "replayed.json").read_text())["T 0"]
     trained = json.loads((made / "training.json").read_text())["info"]["validation"]
-    assert found[replayed.LEARNED]["over_constant"][0] == pytest.approx(trained["over_constant"], rel=1e-9)
+    assert found[replayed.LEARNED]["over_constant"][0] == pytest.approx(trained["over_constant"], rel=1e-6)
     hindsight = found[replayed.HINDSIGHT]["learned_over_it"][0]
-    assert hindsight == pytest.approx(trained["over_hindsight_constant"], rel=1e-9)
+    assert hindsight == pytest.approx(trained["over_hindsight_constant"], rel=1e-6)
     for place, name in enumerate((replayed.FULL, replayed.PPO)):
         slowness = np.mean([1 / pair[place] for pair in trained["seeds"].values()])
-        assert found[name]["over_constant"][0] == pytest.approx(1 / slowness, rel=1e-9)
+        assert found[name]["over_constant"][0] == pytest.approx(1 / slowness, rel=1e-6)
     over = found[replayed.PPO]["over_constant"][0] / found[replayed.FULL]["over_constant"][0]
-    assert found[replayed.PPO]["over_full_information"][0] == pytest.approx(over, rel=1e-9)
+    assert found[replayed.PPO]["over_full_information"][0] == pytest.approx(over, rel=1e-6)
     speeds = {name: row["over_plain"][0] for name, row in found.items()}
     assert max(speeds.values()) == speeds[replayed.CLAIRVOYANT]
     # What a profile of this moment says may make plain decoding the best constant.
     constants = [value for name, value in speeds.items() if name.startswith(("the same, ", "plain"))]
-    assert max(constants) == pytest.approx(speeds[replayed.HINDSIGHT], rel=1e-9)
+    assert max(constants) == pytest.approx(speeds[replayed.HINDSIGHT], rel=1e-6)
 
 
 @pytest.mark.slow
