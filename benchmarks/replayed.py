@@ -24,6 +24,7 @@ from rich.table import Table
 
 from benchmarks.measure import ratio_of_sums, wide_console
 from commands.cycle_policy import POLICY_WEIGHTS, World, make_world
+from commands.headroom import progress_console
 from commands.headroom_rules import NETWORK, SEED, TREES, WIDTH
 from commands.recorded import Recorded, decisions_of, headers, nearest, profiles, read_recorded
 from configs.command import add_flags, exit_code, read_config
@@ -213,7 +214,7 @@ def _bounds(world: World, costs: list[CostProfile]) -> dict[float, Decide]:
     train: Recorded = world.train
     for temperature, (table, _) in train.by_temperature.items():
         profile = nearest(costs, temperature)
-        with Console(stderr=True).status("learning the bound") as status:
+        with progress_console().status("learning the bound") as status:
             bound = reachable(table, profile, world.rate, TREES, NETWORK, WIDTH, SEED, status.update)
         print(f"T {temperature:g}: the reachable bound is {bound.name}, tokens/s held out {bound.speeds}")
         found[temperature] = bound.decide
