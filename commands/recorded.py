@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import track
 
+from commands.headroom import progress_console
 from commands.profile import fingerprints
 from commands.profile import profile as measure_profile
 from commands.traces import chosen_prompts, record_traces
@@ -184,9 +184,8 @@ def read_recorded(
         check_same(header.fingerprints, profile.fingerprints, f"recording {one}", "the profile")
         features = CycleFeatures(decisions.sizes, decisions.max_depth, header.temperature)
         drafts = count_drafts(one) // len(choices_of(header))
-        shown = track(
-            texts, f"reading {one.name}, {drafts} positions", console=Console(stderr=True), transient=True
-        )
+        said = f"reading {one.name}, {drafts} positions"
+        shown = track(texts, said, console=progress_console(), transient=True)
         composite = header.drafter.startswith("composite")
         table = decision_table(shown, decisions, features, tokens_of(header), composite)
         largest = int(table.size_PNS.max())
