@@ -1,16 +1,17 @@
 """What a learned policy owes to its reward, its features and its data, in replay.
 
 `--what rewards`: PPO without a warm start under each reward. `--what features`: full information without a
-group of features. `--what positions`: full information on fewer and fewer texts. Each row is tokens per
-second on the validation texts over those of the best constant of the training texts, with an interval over
-texts; beside it the same of expected gain. Recordings and profiles are those that the configuration names.
+group of features. `--what positions`: full information on fewer and fewer texts. `--what states`: with a
+linear map of the target's hidden states at the root as features, its own time left out. Each row is tokens
+per second on the validation texts over those of the best constant of the training texts, with an interval
+over texts. Recordings and profiles are those that the configuration names.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,8 +20,11 @@ import numpy as np
 import torch
 from rich.table import Table
 
+from benchmarks.hidden_states import explained, outcomes, predicted, states_of, with_columns
 from benchmarks.measure import ratio_of_sums, wide_console
-from commands.recorded import Recorded, decisions_of, headers, profiles, read_recorded
+from commands.decoder import load_decoder
+from commands.recorded import Recorded, decisions_of, headers, profiles, read_recorded, recording_config
+from commands.traces import chosen_prompts
 from configs.command import add_flags, exit_code, read_config
 from configs.schema import Config
 from decoding.artifacts import write_json
@@ -52,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.ablation", description=__doc__, allow_abbrev=False
     )
-    parser.add_argument("--what", choices=["rewards", "features", "positions"], required=True)
+    parser.add_argument("--what", choices=list(ROWS), required=True)
     add_flags(parser)
     options = parser.parse_args(arguments)
     return exit_code(lambda: run(options.what, read_config(options), options.out), "nothing was written")
@@ -76,7 +80,6 @@ def run(what: str, config: Config, out: Path) -> None:
     yardstick = replay_texts(
         validation.table, validation.costs, constant(train.table.features, decisions, chosen)
     )
-    rows = {"rewards": _rewards, "features": _features, "positions": _positions}[what]
     console = wide_console()
     table = Table(
         title=f"{what}: over the best constant ({chosen}), {validation.table.texts} validation texts"
@@ -84,7 +87,7 @@ def run(what: str, config: Config, out: Path) -> None:
     for column in ("", "ratio", "95 % interval"):
         table.add_column(column, justify="left" if not column else "right")
     found = {}
-    for name, mine in rows(config, train, validation, rate):
+    for name, mine in ROWS[what](config, train, validation, rate):
         found[name] = ratio_of_sums(yardstick, mine)
         table.add_row(name, f"{found[name][0]:.4f}", f"{found[name][1]:.4f} .. {found[name][2]:.4f}")
     console.print(table)
@@ -124,6 +127,30 @@ def _positions(config: Config, train: Recorded, validation: Recorded, rate: floa
             yield name, _fitted(config, some, validation, rate, seed, [])
 
 
+def _states(config: Config, train: Recorded, validation: Recorded, rate: float) -> Rows:
+    given = config.policy.cycle
+    assert given.traces is not None
+    assert given.validation_traces is not None
+    decoder = load_decoder(config)
+    print("reading the recorded texts with the target: minutes")
+    states = [
+        states_of(decoder.target, folder, chosen_prompts(decoder, recording_config(config, split)))
+        for folder, split in ((given.traces, "train"), (given.validation_traces, "validation"))
+    ]
+    mapped = predicted(states[0], train.table, states[1])
+    shares = explained(outcomes(validation.table), mapped[1])
+    names = [choice.name.lower() for choice in train.table.decisions.choices]
+    said = ", ".join(f"{name} {share:.2f}" for name, share in zip(names, shares, strict=True))
+    print(f"variance of emitted tokens that the map explains on validation: {said}")
+    more = [
+        replace(one, table=with_columns(one.table, columns))
+        for one, columns in zip((train, validation), mapped, strict=True)
+    ]
+    for seed in range(given.seeds):
+        yield f"without, seed {seed}", _fitted(config, train, validation, rate, seed, [])
+        yield f"with the map, seed {seed}", _fitted(config, more[0], more[1], rate, seed, [])
+
+
 def _share_of(train: Recorded, share: float) -> Recorded:
     """Of every recording the first texts."""
     parts = {}
@@ -146,7 +173,7 @@ def _fitted(
     """Seconds of the validation texts under a policy fitted without the features in `gone`."""
     settings = config.policy.cycle
     layers: list[torch.nn.Module] = []
-    widths = [len(train.table.features.names), *settings.ppo.policy_net]
+    widths = [train.table.features_PNF.shape[-1], *settings.ppo.policy_net]
     torch.manual_seed(seed)
     for inputs, outputs in pairwise(widths):
         layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
@@ -162,6 +189,14 @@ def _fitted(
         rate,
     )
     return replay_texts(validation.table, validation.costs, greedy(policy))
+
+
+ROWS: dict[str, Callable[[Config, Recorded, Recorded, float], Rows]] = {
+    "rewards": _rewards,
+    "features": _features,
+    "positions": _positions,
+    "states": _states,
+}
 
 
 class _Without(torch.nn.Module):
