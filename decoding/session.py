@@ -190,7 +190,8 @@ class Session:
     def _draft_levels(self, view: DraftView, limit: int, clock: PhaseClock) -> Generator[Question, int, None]:
         if limit <= 0:
             return
-        choice = RootChoice((yield Question("draft", view)))
+        said = yield Question("draft", view)
+        choice = said if type(said) is RootChoice else RootChoice(said)  # enum's own code is long
         clock.lap("policy")
         if choice == RootChoice.PLAIN:
             return
@@ -290,7 +291,7 @@ def driven(cycle: Cycle, controller: Controller) -> CycleRecord:
     reply: int | None = None
     while True:
         try:
-            question = cycle.send(reply) if reply is not None else next(cycle)
+            question = cycle.send(reply)  # type: ignore[arg-type] # None starts it
         except StopIteration as done:
             record: CycleRecord = done.value
             return record
