@@ -251,7 +251,8 @@ def test_it_decides_as_the_trained_net_at_every_recorded_question(folder: Path) 
     wanted = np.where(table.allowed_PNA[asked], outputs, -np.inf).argmax(axis=1)
     found = []
     for features, allowed in zip(table.features_PNF[asked], table.allowed_PNA[asked], strict=True):
-        policy._features = {0.0: SimpleNamespace(entries=lambda view, row=features: row.tolist())}  # type: ignore[dict-item]
+        fake = SimpleNamespace(of_draft=lambda view, row=features: row.tolist(), of_cycle=lambda view: [])
+        policy._features = {0.0: fake}  # type: ignore[dict-item]
         found.append(policy.decide("level", DraftView(None, 1, 1, 1), allowed.tolist()))  # type: ignore[arg-type]
     assert found == wanted.tolist()
 
