@@ -87,6 +87,19 @@ class Question(NamedTuple):
     view: DraftView
 
 
+class Asked(NamedTuple):
+    """A cycle's questions, made at once: one by one each would bring what makes it out of memory again."""
+
+    draft: Question
+    level: Question
+    size: Question
+
+    @classmethod
+    def of(cls, view: DraftView) -> Asked:
+        """About a view that stays the cycle's."""
+        return cls(Question("draft", view), Question("level", view), Question("size", view))
+
+
 class Controller(Protocol):
     """Decides draft depth and verification size, cycle by cycle. Cannot change the text."""
 
@@ -108,18 +121,22 @@ _WHOLE = (int, np.integer, np.bool_)
 
 def answer(controller: Controller, question: Question) -> int:
     """Put a question to a controller; ValueError if its answer is no truth value or whole number."""
-    # Between two forwards code comes out of memory: what is not needed lies elsewhere.
+    # Between two forwards code and names come out of memory: the usual way is short, and the rest elsewhere.
     kind, view = question
     said: Any
     if kind == "level":
         said = controller.wants_level(view)
+        if said is True or said is False:
+            return said
     elif kind == "size":
         said = controller.verification_size(view)
     else:
         said = controller.wants_draft(view)
+        if type(said) is RootChoice and said in view.root_choices:
+            return said
     if not isinstance(said, _WHOLE) or (kind == "draft" and said not in view.root_choices):
         raise _refused(controller, question, said)
-    return said if type(said) is RootChoice else int(said)
+    return int(said)
 
 
 def _refused(controller: Controller, question: Question, said: Any) -> ValueError:

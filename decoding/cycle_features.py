@@ -8,7 +8,6 @@ of the s largest is how many tokens a verification of s nodes is expected to acc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +22,7 @@ MARGIN_SCALE = 5.0
 MATCH_SCALE = 5.0  # log2(1 + match): a match of 31 tokens and more reads 1
 COST_HIGHEST = 8.0
 HISTORY_NAMES = ("emitted_last", "emitted_mean_4")
+_exp, _log2 = math.exp, math.log2
 
 
 @dataclass(frozen=True)
@@ -105,23 +105,22 @@ class CycleFeatures:
 
     def of_position(self, view: DraftView) -> list[float]:
         """All but the history's."""
-        return [*self.of_draft(view), *self._of_place(view)]
+        return [*self.of_draft(view), *self.of_cycle(view)[: -len(HISTORY_NAMES)]]
 
     def of_cycle(self, view: DraftView) -> list[float]:
-        """The last ones, which all questions of a cycle share."""
-        return [*self._of_place(view), *self.of_history(view)]
-
-    def of_history(self, view: DraftView) -> list[float]:
-        """Tokens that the last cycle emitted, and the last 4 on average, over those of the deepest cycle."""
+        """The last ones, which all questions of a cycle share; of the history tokens that the last cycle
+        emitted, and the last 4 on average, over those of the deepest cycle."""
+        most, length = self.max_depth + 1, view.context_length
+        left = view.tokens_left / (2 * most)
+        context = (_log2(length) - CONTEXT_MIDDLE) / CONTEXT_SCALE if length > 1 else CONTEXT_LOWEST
         last, mean = recent_emitted(view.history)
-        most = self.max_depth + 1
-        return [min(1.0, last / most), min(1.0, mean / most)]
-
-    def _of_place(self, view: DraftView) -> list[float]:
-        length = view.context_length
-        context = (math.log2(length) - CONTEXT_MIDDLE) / CONTEXT_SCALE if length > 1 else CONTEXT_LOWEST
-        left = max(0.0, min(1.0, view.tokens_left / (2 * (self.max_depth + 1))))
-        return [left, min(context, CONTEXT_HIGHEST), *self._tail]
+        return [
+            0.0 if left < 0.0 else left if left < 1.0 else 1.0,
+            context if context < CONTEXT_HIGHEST else CONTEXT_HIGHEST,
+            *self._tail,
+            last / most if last < most else 1.0,
+            mean / most if mean < most else 1.0,
+        ]
 
     def of_draft(self, view: DraftView) -> list[float]:
         """The first ones: of what is drafted and of the lookup."""
@@ -132,14 +131,13 @@ class CycleFeatures:
         stop = starts[depth + 1] if 0 < depth < len(starts) - 1 else len(tree.tokens)
         if stop > 1:
             # A lookup alone is joined, not drafted: of its levels the last is shown.
-            entries = self._of_level(tree.scores[starts[depth or -1] : stop], depth)
-            entries += self._expected(tree.scores[1:stop])
+            entries = self._of_tree(tree.scores[1:stop], starts[depth or -1] - 1, depth)
         else:
             entries = self._no_draft.copy()
         if hint is None or hint.match_length <= 0:
             entries += (0.0, 0.0, 0.0)
             return entries
-        match, share, agrees = math.log2(1 + hint.match_length) / MATCH_SCALE, hint.share, hint.agrees
+        match, share, agrees = _log2(1 + hint.match_length) / MATCH_SCALE, hint.share, hint.agrees
         entries += (
             match if match < 1.0 else 1.0,
             0.0 if not share > 0.0 else share if share < 1.0 else 1.0,
@@ -147,42 +145,39 @@ class CycleFeatures:
         )
         return entries
 
-    def _of_level(self, scores: Sequence[float], depth: int) -> list[float]:
-        """From `at_root` on. Of a level best, second, sum (at most 1 but for miscalibration), margin."""
-        # Likelihoods are e^score; 0 of what is at the floor or no number.
-        best = second = SCORE_FLOOR
+    def _of_tree(self, scores: list[float], first: int, depth: int) -> list[float]:
+        """From `at_root` to the last size; the last level begins at `first`. Likelihoods are e^score, 0 of
+        what is at the floor or no number."""
+        exp = _exp
+        best = second = floor = SCORE_FLOOR
         likely = less = total = 0.0
-        for score in scores:
-            if not score > SCORE_FLOOR:
-                continue
-            p = math.exp(score) if score < 0.0 else 1.0
-            total += p
-            if score > best:
-                best, second, likely, less = score, best, p, likely
-            elif score > second:
-                second, less = score, p
+        for score in scores[first:]:
+            if score > floor:
+                p = exp(score) if score < 0.0 else 1.0
+                total += p
+                if score > best:
+                    best, second, likely, less = score, best, p, likely
+                elif score > second:
+                    second, less = score, p
         margin = ((best if best < 0.0 else 0.0) - (second if second < 0.0 else 0.0)) / MARGIN_SCALE
-        return [
+        most = self._most
+        entries = [
             0.0,
             0.0 if depth else 1.0,
-            depth / self.max_depth if depth < self.max_depth else 1.0,
+            depth / most if depth < most else 1.0,
             likely,
             less,
             total if total < 1.0 else 1.0,
             margin if margin < 1.0 else 1.0,
         ]
-
-    def _expected(self, scores: list[float]) -> list[float]:
-        """Of each size the sum of its best nodes' likelihoods."""
         scores.sort(reverse=True)
-        most, total = self._most, 0.0
-        found = []
+        total = 0.0
         for score, shown in zip(scores, self._shown, strict=False):
-            if score > SCORE_FLOOR:
-                total += math.exp(score) if score < 0.0 else 1.0
-            if shown:
-                found.append(total if total < most else most)
-        missing = len(self.sizes) - len(found)
+            if score > floor:
+                total += exp(score) if score < 0.0 else 1.0
+            if shown:  # a size ends here
+                entries.append(total if total < most else most)
+        missing = 7 + len(self.sizes) - len(entries)
         if missing:
-            found += [total if total < most else most] * missing
-        return found
+            entries += [total if total < most else most] * missing
+        return entries

@@ -130,10 +130,9 @@ class ExportedCycle(DecisionController):
         self.info = info
         self.network = network
         self.fallbacks = 0
-        self._features = {info.features.temperature: info.features}
+        self._features: dict[float, CycleFeatures] = {}
         self._constant = SettingDecider(info.fallback, info.decisions)
         self._native: NativeNetwork | None = None
-        self._decided = False
         self._view: DraftView | None = None  # of this cycle, with what all its questions share
         self._now, self._cycle = info.features, list[float]()
 
@@ -163,7 +162,10 @@ class ExportedCycle(DecisionController):
 
     def decide(self, kind: QuestionKind, view: DraftView, allowed: Sequence[bool]) -> int:
         if kind == "draft" or view is not self._view:
-            self._begin(view)
+            features = self._features.get(view.temperature)
+            if features is None:
+                features = self._begin(view.temperature)
+            self._view, self._now, self._cycle = view, features, features.of_cycle(view)
         draft = self._now.of_draft(view)
         if self._native is not None:
             action = self._native(draft, self._cycle, allowed)
@@ -174,15 +176,13 @@ class ExportedCycle(DecisionController):
             return self._constant.decide(kind, view, allowed)
         return action
 
-    def _begin(self, view: DraftView) -> None:
-        """A cycle."""
-        if not self._decided:  # not before: a decoder loads native code with its target
-            self._decided, self._native = True, native_network(self.network)
-        features = self._features.get(view.temperature)
-        if features is None:
-            features = replace(self.info.features, temperature=view.temperature)
-            self._features[view.temperature] = features
-        self._view, self._now, self._cycle = view, features, features.of_cycle(view)
+    def _begin(self, temperature: float) -> CycleFeatures:
+        """The first decision at a temperature."""
+        if not self._features:  # not before: a decoder loads native code with its target
+            self._native = native_network(self.network)
+        features = replace(self.info.features, temperature=temperature)
+        self._features[temperature] = features
+        return features
 
     def _best(self, entries: list[float], allowed: Sequence[bool]) -> int:
         """Without native code: what it decides, see `native_code/decision.h`."""

@@ -4,7 +4,6 @@ of Python, comes out of memory anew."""
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,7 +25,9 @@ class NativeNetwork:
     """
 
     def __init__(self, library: ctypes.CDLL, network: Network) -> None:
-        self._call = library.decide
+        # One that keeps the interpreter's lock: giving it back and taking it takes longer than the network.
+        self._call = ctypes.PyDLL(library._name, handle=library._handle).decide
+        self._call.restype = ctypes.c_int64  # no argtypes: an address needs no conversion
         widths = network.widths
         # By input, so that the inner loop runs over outputs and each sum has one order.
         layers = [np.concatenate([weight.T.ravel(), bias]) for weight, bias in network.layers]
@@ -34,9 +35,8 @@ class NativeNetwork:
         self._widths = (ctypes.c_int64 * len(widths))(*widths)
         self._scratch = (ctypes.c_float * (2 * max(widths)))()
         self.outputs = (ctypes.c_float * widths[-1])()
-        asked = struct.Struct(f"{widths[0]}f{widths[-1]}?")
-        self._asked = ctypes.create_string_buffer(asked.size)
-        self._write = asked.pack_into
+        # Both in one array of one type: it is written by one library, and that is the one that calls.
+        self._asked = (ctypes.c_float * (widths[0] + widths[-1]))()
         features = ctypes.addressof(self._asked)
         self._decision = native.Decision(
             parameters=self._parameters.ctypes.data,
@@ -58,7 +58,7 @@ class NativeNetwork:
             draft, cycle: the features, in two parts.
             allowed: one an action, at least one True.
         """
-        self._write(self._asked, 0, *draft, *cycle, *allowed)
+        self._asked[:] = [*draft, *cycle, *allowed]
         return self._call(self._argument)
 
 

@@ -10,8 +10,7 @@ typedef struct {
     const float *parameters; /* of each layer its weights (inputs, outputs), then its biases */
     const int64_t *widths;
     int64_t layers, widest;
-    const float *features;
-    const uint8_t *allowed;
+    const float *features, *allowed; /* allowed: not 0 */
     float *scratch; /* twice the widest layer */
     float *outputs;
     int32_t smooth; /* between layers tanh, else ReLU */
@@ -42,7 +41,7 @@ int64_t decide(const Decision *d) {
     }
     int64_t best = -1;
     for (int64_t action = 0; action < d->widths[d->layers]; action++) {
-        if (!d->allowed[action]) continue;
+        if (d->allowed[action] == 0.0f) continue;
         if (!isfinite(d->outputs[action])) return -1;
         if (best < 0 || d->outputs[action] > d->outputs[best]) best = action;
     }
