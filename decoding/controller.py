@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,6 +27,7 @@ class RootChoice(IntEnum):
 
 
 USUAL_CHOICES = (RootChoice.PLAIN, RootChoice.ALL)
+EVERY_CHOICE = tuple(RootChoice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +78,26 @@ class DraftView:
 QuestionKind = Literal["draft", "level", "size"]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """`draft`: begin a draft (1), a plain step (0), or another `RootChoice`? `level`: one more level
     (1) or stop (0)? `size`: how many of the drafted nodes to verify (0 = none: a plain step)? Not asked under
     `rejection`."""
 
     kind: QuestionKind
     view: DraftView
+
+
+class Asked(NamedTuple):
+    """A cycle's questions, made at once: one by one each would bring what makes it out of memory again."""
+
+    draft: Question
+    level: Question
+    size: Question
+
+    @classmethod
+    def of(cls, view: DraftView) -> Asked:
+        """About a view that stays the cycle's."""
+        return cls(Question("draft", view), Question("level", view), Question("size", view))
 
 
 class Controller(Protocol):
@@ -108,25 +121,31 @@ _WHOLE = (int, np.integer, np.bool_)
 
 def answer(controller: Controller, question: Question) -> int:
     """Put a question to a controller; ValueError if its answer is no truth value or whole number."""
-    if question.kind == "size":
-        said: Any = controller.verification_size(question.view)
+    # Between two forwards code and names come out of memory: the usual way is short, and the rest elsewhere.
+    kind, view = question
+    said: Any
+    if kind == "level":
+        said = controller.wants_level(view)
+        if said is True or said is False:
+            return said
+    elif kind == "size":
+        said = controller.verification_size(view)
     else:
-        ask = controller.wants_draft if question.kind == "draft" else controller.wants_level
-        said = ask(question.view)
-    if not isinstance(said, _WHOLE):
-        kind = {"size": "a whole number", "draft": "True, False or a RootChoice"}.get(
-            question.kind, "True or False"
-        )
-        raise ValueError(
-            f"{type(controller).__name__} answered {said!r} to {question.kind!r}, must be {kind}"
-        )
-    choices = question.view.root_choices
-    if question.kind == "draft" and said not in choices:
-        offered = ", ".join(f"{int(choice)} ({choice.name})" for choice in choices)
-        raise ValueError(
-            f"{type(controller).__name__} answered {said!r} to 'draft', this drafter offers {offered}"
-        )
+        said = controller.wants_draft(view)
+        if type(said) is RootChoice and said in view.root_choices:
+            return said
+    if not isinstance(said, _WHOLE) or (kind == "draft" and said not in view.root_choices):
+        raise _refused(controller, question, said)
     return int(said)
+
+
+def _refused(controller: Controller, question: Question, said: Any) -> ValueError:
+    begins = f"{type(controller).__name__} answered {said!r} to {question.kind!r}"
+    if not isinstance(said, _WHOLE):
+        wanted = {"size": "a whole number", "draft": "True, False or a RootChoice"}
+        return ValueError(f"{begins}, must be {wanted.get(question.kind, 'True or False')}")
+    offered = ", ".join(f"{int(choice)} ({choice.name})" for choice in question.view.root_choices)
+    return ValueError(f"{begins}, this drafter offers {offered}")
 
 
 class PlainController:

@@ -8,7 +8,6 @@ of the s largest is how many tokens a verification of s nodes is expected to acc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +22,7 @@ MARGIN_SCALE = 5.0
 MATCH_SCALE = 5.0  # log2(1 + match): a match of 31 tokens and more reads 1
 COST_HIGHEST = 8.0
 HISTORY_NAMES = ("emitted_last", "emitted_mean_4")
+_exp, _log2 = math.exp, math.log2
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ class CycleFeatures:
     low: np.ndarray = field(init=False, repr=False, compare=False)
     high: np.ndarray = field(init=False, repr=False, compare=False)
     _tail: list[float] = field(init=False, repr=False, compare=False)
+    _no_draft: list[float] = field(init=False, repr=False, compare=False)
+    _most: float = field(init=False, repr=False, compare=False)
+    _shown: tuple[bool, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         rising = list(self.sizes) == sorted(set(self.sizes))
@@ -91,75 +94,90 @@ class CycleFeatures:
             object.__setattr__(self, attribute, bounds)
         costs = [min(COST_HIGHEST, one) for one in self.cost_ratios]
         object.__setattr__(self, "_tail", [min(2.0, self.temperature), *costs])
+        object.__setattr__(self, "_no_draft", [1.0, *[0.0] * (6 + len(self.sizes))])
+        object.__setattr__(self, "_most", float(self.max_depth))
+        shown = tuple(size in self.sizes for size in range(1, self.sizes[-1] + 1))
+        object.__setattr__(self, "_shown", shown)
 
     def __call__(self, view: DraftView) -> np.ndarray:
         """float32 (len(names),), finite and within the bounds whatever the scores are."""
-        return np.array(self.entries(view), dtype=np.float32)
-
-    def entries(self, view: DraftView) -> list[float]:
-        """The same as a list: what a decoder asks for, see `native_network.py`."""
-        return [*self.of_position(view), *self.of_history(view)]
+        return np.array([*self.of_draft(view), *self.of_cycle(view)], dtype=np.float32)
 
     def of_position(self, view: DraftView) -> list[float]:
         """All but the history's."""
-        # Lists: within a cycle every numpy call comes out of memory anew.
-        tree, most = view.tree, self.max_depth
-        hint, length = view.lookup, view.context_length
-        context = (math.log2(length) - CONTEXT_MIDDLE) / CONTEXT_SCALE if length > 1 else CONTEXT_LOWEST
-        match = share = agrees = 0.0
-        if hint is not None and hint.match_length > 0:
-            match = min(1.0, math.log2(1 + hint.match_length) / MATCH_SCALE)
-            share = min(1.0, max(0.0, hint.share))
-            agrees = 0.0 if hint.agrees is None else 2.0 * hint.agrees - 1.0
-        left = max(0.0, min(1.0, view.tokens_left / (2 * (most + 1))))
-        depth = tree.depth
-        # What is joined to a finished draft is not yet there when a level is asked about: read as absent.
-        stop = len(tree.tokens) if depth in (0, tree.height) else tree.level_starts[depth + 1]
-        scores = tree.scores[1:stop]
-        if not scores:
-            drafted = [1.0, *[0.0] * (6 + len(self.sizes))]
-        else:
-            first = tree.level_starts[depth or tree.height]
-            drafted = [
-                0.0,
-                0.0 if depth else 1.0,
-                min(1.0, depth / most),
-                *_level(tree.scores[first:stop]),
-                *self._expected(scores),
-            ]
-        return [*drafted, match, share, agrees, left, min(context, CONTEXT_HIGHEST), *self._tail]
+        return [*self.of_draft(view), *self.of_cycle(view)[: -len(HISTORY_NAMES)]]
 
-    def of_history(self, view: DraftView) -> list[float]:
-        """Tokens that the last cycle emitted, and the last 4 on average, over those of the deepest cycle."""
+    def of_cycle(self, view: DraftView) -> list[float]:
+        """The last ones, which all questions of a cycle share; of the history tokens that the last cycle
+        emitted, and the last 4 on average, over those of the deepest cycle."""
+        most, length = self.max_depth + 1, view.context_length
+        left = view.tokens_left / (2 * most)
+        context = (_log2(length) - CONTEXT_MIDDLE) / CONTEXT_SCALE if length > 1 else CONTEXT_LOWEST
         last, mean = recent_emitted(view.history)
-        most = self.max_depth + 1
-        return [min(1.0, last / most), min(1.0, mean / most)]
+        return [
+            0.0 if left < 0.0 else left if left < 1.0 else 1.0,
+            context if context < CONTEXT_HIGHEST else CONTEXT_HIGHEST,
+            *self._tail,
+            last / most if last < most else 1.0,
+            mean / most if mean < most else 1.0,
+        ]
 
-    def _expected(self, scores: Sequence[float]) -> list[float]:
-        best = sorted(scores, reverse=True)[: self.sizes[-1]]
-        total, found, start = 0.0, [], 0
-        for size in self.sizes:
-            for score in best[start:size]:
-                total += _probability(score)
-            start = size
-            found.append(min(float(self.max_depth), total))
-        return found
+    def of_draft(self, view: DraftView) -> list[float]:
+        """The first ones: of what is drafted and of the lookup."""
+        # In a few long functions of plain arithmetic: within a cycle whatever is called comes out of memory.
+        tree, hint = view.tree, view.lookup
+        starts, depth = tree.level_starts, tree.depth
+        # What is joined to a finished draft is not yet there when a level is asked about: read as absent.
+        stop = starts[depth + 1] if 0 < depth < len(starts) - 1 else len(tree.tokens)
+        if stop > 1:
+            # A lookup alone is joined, not drafted: of its levels the last is shown.
+            entries = self._of_tree(tree.scores[1:stop], starts[depth or -1] - 1, depth)
+        else:
+            entries = self._no_draft.copy()
+        if hint is None or hint.match_length <= 0:
+            entries += (0.0, 0.0, 0.0)
+            return entries
+        match, share, agrees = _log2(1 + hint.match_length) / MATCH_SCALE, hint.share, hint.agrees
+        entries += (
+            match if match < 1.0 else 1.0,
+            0.0 if not share > 0.0 else share if share < 1.0 else 1.0,
+            0.0 if agrees is None else 2.0 * agrees - 1.0,
+        )
+        return entries
 
-
-def _level(scores: Sequence[float]) -> list[float]:
-    """Best, second, sum (of a level, at most 1 but for miscalibration), margin of the first two."""
-    best, second = SCORE_FLOOR, SCORE_FLOOR
-    total = 0.0
-    for score in scores:
-        total += _probability(score)
-        if score > best:
-            best, second = score, best
-        elif score > second:
-            second = score
-    margin = (min(0.0, best) - min(0.0, second)) / MARGIN_SCALE
-    return [_probability(best), _probability(second), min(1.0, total), min(1.0, margin)]
-
-
-def _probability(score: float) -> float:
-    """e^score; 0 of what is at the floor or no number."""
-    return math.exp(min(0.0, score)) if score > SCORE_FLOOR else 0.0
+    def _of_tree(self, scores: list[float], first: int, depth: int) -> list[float]:
+        """From `at_root` to the last size; the last level begins at `first`. Likelihoods are e^score, 0 of
+        what is at the floor or no number."""
+        exp = _exp
+        best = second = floor = SCORE_FLOOR
+        likely = less = total = 0.0
+        for score in scores[first:]:
+            if score > floor:
+                p = exp(score) if score < 0.0 else 1.0
+                total += p
+                if score > best:
+                    best, second, likely, less = score, best, p, likely
+                elif score > second:
+                    second, less = score, p
+        margin = ((best if best < 0.0 else 0.0) - (second if second < 0.0 else 0.0)) / MARGIN_SCALE
+        most = self._most
+        entries = [
+            0.0,
+            0.0 if depth else 1.0,
+            depth / most if depth < most else 1.0,
+            likely,
+            less,
+            total if total < 1.0 else 1.0,
+            margin if margin < 1.0 else 1.0,
+        ]
+        scores.sort(reverse=True)
+        total = 0.0
+        for score, shown in zip(scores, self._shown, strict=False):
+            if score > floor:
+                total += exp(score) if score < 0.0 else 1.0
+            if shown:  # a size ends here
+                entries.append(total if total < most else most)
+        missing = 7 + len(self.sizes) - len(entries)
+        if missing:
+            entries += [total if total < most else most] * missing
+        return entries

@@ -236,7 +236,7 @@ class _TextBuilder:
                 break
 
     def _add_question(self, place: int, node: int, kind: QuestionKind, view: DraftView) -> None:
-        allowed = self._decisions.allowed(kind, view)
+        allowed = list(self._decisions.allowed(kind, view))
         if not any(allowed):  # nothing was found: nobody is asked, and the cycle is a plain step
             allowed[self._decisions.continue_action + 1] = True
         self._arrays["allowed_PNA"][place, node] = allowed

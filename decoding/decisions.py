@@ -11,12 +11,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from decoding.controller import MAX_DRAFT_DEPTH, MAX_VERIFICATION_SIZE, DraftView, QuestionKind, RootChoice
+from decoding.controller import (
+    EVERY_CHOICE,
+    MAX_DRAFT_DEPTH,
+    MAX_VERIFICATION_SIZE,
+    USUAL_CHOICES,
+    DraftView,
+    QuestionKind,
+    RootChoice,
+)
 
 PLAIN_ACTION = 0
+
+Allowed = tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,11 @@ class Decisions:
     choices: tuple[RootChoice, ...]
     max_depth: int
     sizes: tuple[int, ...]
+    # What may be answered, made once: a decoder asks between two forwards, where each list costs.
+    _roots: tuple[tuple[tuple[RootChoice, ...], tuple[Allowed, Allowed]], ...] = field(
+        init=False, repr=False, compare=False
+    )
+    _stops: tuple[tuple[Allowed, ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.choices or RootChoice.PLAIN in self.choices or len(set(self.choices)) < len(self.choices):
@@ -45,6 +60,12 @@ class Decisions:
             raise ValueError(f"sizes are {sizes}, must be whole numbers, strictly increasing, at least one")
         if not 1 <= sizes[0] <= sizes[-1] <= MAX_VERIFICATION_SIZE:
             raise ValueError(f"sizes are {sizes}, must be in 1..{MAX_VERIFICATION_SIZE}")
+        offers = (EVERY_CHOICE, USUAL_CHOICES)
+        roots = tuple((one, (self._root(one, False), self._root(one, True))) for one in offers)
+        object.__setattr__(self, "_roots", roots)
+        nodes = range(sizes[-1] + 1)
+        stops = tuple(tuple(self._after(more, most) for most in nodes) for more in (False, True))
+        object.__setattr__(self, "_stops", stops)
 
     def __len__(self) -> int:
         return 2 + len(self.choices) + len(self.sizes)
@@ -76,28 +97,37 @@ class Decisions:
         """What a root action drafts with."""
         return RootChoice.PLAIN if action == PLAIN_ACTION else self.choices[action - 1]
 
-    def allowed(self, kind: QuestionKind, view: DraftView) -> list[bool]:
+    def allowed(self, kind: QuestionKind, view: DraftView) -> Allowed:
         """Which actions answer this question; at least one does.
 
         Without a match a lookup proposes nothing, and the head alone is the merged draft: these are left out,
         as are sizes that verify no more than a smaller one does. An only choice is always offered.
         """
-        drafts, sizes = len(self.choices), self.sizes
+        hint, largest = view.lookup, self.sizes[-1]
+        matched = hint is not None and hint.match_length > 0
         if kind == "draft":
-            matched = view.lookup is not None and view.lookup.match_length > 0
-            # The head alone is left out for the merged draft's sake: without that it is all there is.
-            kept = RootChoice.ALL if RootChoice.ALL in self.choices else RootChoice.HEAD
-            offered = [
-                choice in view.root_choices and (matched or choice == kept or drafts == 1)
-                for choice in self.choices
-            ]
-            return [True, *offered, False, *[False] * len(sizes)]
-        more = kind == "level" and view.tree.depth < self.max_depth
+            for offered, answers in self._roots:
+                if view.root_choices == offered:
+                    return answers[matched]
+            return self._root(view.root_choices, matched)
+        nodes = len(view.tree.tokens) - 1
+        if kind == "size":
+            return self._stops[0][nodes if nodes < largest else largest]
         # What is left of a lookup's chain is joined when the draft is finished: how much is not known before.
-        joins = kind == "level" and view.lookup is not None and view.lookup.match_length > 0
-        most = MAX_VERIFICATION_SIZE if joins else view.tree.size
-        verify = [below < most for below in (0, *sizes[:-1])]
-        return [False] * (1 + drafts) + [more, *verify]
+        most = largest if matched or nodes > largest else nodes
+        return self._stops[view.tree.depth < self.max_depth][most]
+
+    def _root(self, offered: tuple[RootChoice, ...], matched: bool) -> Allowed:
+        # The head alone is left out for the merged draft's sake: without that it is all there is.
+        kept = RootChoice.ALL if RootChoice.ALL in self.choices else RootChoice.HEAD
+        only = len(self.choices) == 1
+        drafts = (one in offered and (matched or one == kept or only) for one in self.choices)
+        return (True, *drafts, False, *(False for _ in self.sizes))
+
+    def _after(self, more: bool, most: int) -> Allowed:
+        """Where at most `most` nodes may be verified."""
+        verify = (below < most for below in (0, *self.sizes[:-1]))
+        return (False, *(False for _ in self.choices), more, *verify)
 
     def to_json(self) -> dict[str, Any]:
         """For `policy.json` and identities of runs."""
@@ -138,25 +168,28 @@ class DecisionController:
         self._decider = decider
         self._size: int | None = None
         self.asked = 0
+        # By action; looked up, as between two forwards every property costs.
+        self._choices = (RootChoice.PLAIN, *decisions.choices)
+        self._continue, self._max_depth = decisions.continue_action, decisions.max_depth
+        self._sizes = (*(0 for _ in range(self._continue + 1)), *decisions.sizes)
 
     def wants_draft(self, view: DraftView) -> RootChoice:
         self._size = None
-        return self.decisions.choice_of(self._ask("draft", view))
+        self.asked += 1
+        return self._choices[self._decider.decide("draft", view, self.decisions.allowed("draft", view))]
 
     def wants_level(self, view: DraftView) -> bool:
-        if view.tree.depth >= self.decisions.max_depth:
+        if view.tree.depth >= self._max_depth:
             return False
-        action = self._ask("level", view)
-        if action == self.decisions.continue_action:
+        self.asked += 1
+        action = self._decider.decide("level", view, self.decisions.allowed("level", view))
+        if action == self._continue:
             return True
-        self._size = self.decisions.size_of(action)
+        self._size = self._sizes[action]
         return False
 
     def verification_size(self, view: DraftView) -> int:
-        if self._size is None:
-            return self.decisions.size_of(self._ask("size", view))
-        return self._size
-
-    def _ask(self, kind: QuestionKind, view: DraftView) -> int:
+        if self._size is not None:
+            return self._size
         self.asked += 1
-        return self._decider.decide(kind, view, self.decisions.allowed(kind, view))
+        return self._sizes[self._decider.decide("size", view, self.decisions.allowed("size", view))]

@@ -7,7 +7,7 @@ A folder like that of `exported.py`: `policy.safetensors` holds `cycle.{layer}.{
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -130,10 +130,11 @@ class ExportedCycle(DecisionController):
         self.info = info
         self.network = network
         self.fallbacks = 0
-        self._features = {info.features.temperature: info.features}
+        self._features: dict[float, CycleFeatures] = {}
         self._constant = SettingDecider(info.fallback, info.decisions)
         self._native: NativeNetwork | None = None
-        self._decided = False
+        self._view: DraftView | None = None  # of this cycle, with what all its questions share
+        self._now, self._cycle = info.features, list[float]()
 
     @classmethod
     def load(cls, folder: Path | str) -> ExportedCycle:
@@ -160,25 +161,38 @@ class ExportedCycle(DecisionController):
         return check_models(self.info, target_fingerprint, drafter_fingerprint, device, dtype)
 
     def decide(self, kind: QuestionKind, view: DraftView, allowed: Sequence[bool]) -> int:
-        features = self._features.get(view.temperature)
-        if features is None:
-            features = replace(self.info.features, temperature=view.temperature)
-            self._features[view.temperature] = features
-        if not self._decided:  # not before: a decoder loads native code with its target
-            self._decided, self._native = True, native_network(self.network)
-        entries = features.entries(view)
-        outputs: Iterable[float]
+        if kind == "draft" or view is not self._view:
+            features = self._features.get(view.temperature)
+            if features is None:
+                features = self._begin(view.temperature)
+            self._view, self._now, self._cycle = view, features, features.of_cycle(view)
+        draft = self._now.of_draft(view)
         if self._native is not None:
-            outputs = self._native(entries)
+            action = self._native(draft, self._cycle, allowed)
         else:
-            outputs = self.network.outputs(np.array(entries, dtype=np.float32)).tolist()
+            action = self._best([*draft, *self._cycle], allowed)
+        if action < 0:
+            self.fallbacks += 1
+            return self._constant.decide(kind, view, allowed)
+        return action
+
+    def _begin(self, temperature: float) -> CycleFeatures:
+        """The first decision at a temperature."""
+        if not self._features:  # not before: a decoder loads native code with its target
+            self._native = native_network(self.network)
+        features = replace(self.info.features, temperature=temperature)
+        self._features[temperature] = features
+        return features
+
+    def _best(self, entries: list[float], allowed: Sequence[bool]) -> int:
+        """Without native code: what it decides, see `native_code/decision.h`."""
+        outputs = self.network.outputs(np.array(entries, dtype=np.float32)).tolist()
         best, value = -1, -math.inf
         for action, output in enumerate(outputs):
             if not allowed[action]:
                 continue
             if not -math.inf < output < math.inf:  # one that overflowed may have been the best, or the worst
-                self.fallbacks += 1
-                return self._constant.decide(kind, view, allowed)
+                return -1
             if output > value:  # of equals the first, as in training
                 best, value = action, output
         return best

@@ -148,5 +148,8 @@ def recent_emitted(history: Sequence[CycleRecord]) -> tuple[float, float]:
     """Tokens emitted in the last cycle and on average in the last 4 (the request's first cycles: fewer)."""
     if not history:
         return 0.0, 0.0
-    emitted = [len(record.token_ids) for record in (history if len(history) <= 4 else list(history)[-4:])]
-    return emitted[-1], sum(emitted) / len(emitted)
+    total = last = 0
+    for record in history if len(history) <= 4 else list(history)[-4:]:
+        last = len(record.token_ids)
+        total += last
+    return last, total / min(4, len(history))

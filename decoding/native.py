@@ -90,6 +90,17 @@ class Call(ctypes.Structure):
     ]
 
 
+class Decision(ctypes.Structure):
+    """`Decision` of decision.h: a policy's network, what it sees and what is allowed."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("parameters", "widths")),
+        *((name, c_int64) for name in ("layers", "widest")),
+        *((name, c_void_p) for name in ("features", "allowed", "scratch", "outputs")),
+        ("smooth", c_int32),
+    ]
+
+
 @functools.cache
 def _found() -> ctypes.CDLL | str:
     """The library, or why there is none: a compiler that fails is not asked twice."""
@@ -166,11 +177,8 @@ def _typed(found: ctypes.CDLL) -> ctypes.CDLL:
     ]
     found.survival_under_noise.restype = None
     found.panel.restype = c_int64
-    found.perceptron.argtypes = [
-        *(c_void_p, c_void_p, c_int64, c_int32, c_void_p),
-        *(c_int64, c_void_p, c_void_p),
-    ]
-    found.perceptron.restype = None
+    found.decide.argtypes = [POINTER(Decision)]
+    found.decide.restype = c_int64
     found.uniforms.argtypes = [c_void_p, c_int64, c_void_p, c_int64, c_void_p]
     found.uniforms.restype = None
     found.contenders.argtypes = [c_void_p, c_int64, c_double, c_int64, c_int64, *(c_void_p,) * 3, c_int32]

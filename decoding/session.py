@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from decoding.chain import Drawn, ModelChain, SeededDraws, draft_chain
-from decoding.controller import HISTORY, Controller, DraftView, Question, RootChoice, answer
+from decoding.controller import HISTORY, Asked, Controller, DraftView, Question, RootChoice, answer
 from decoding.drafters.base import Drafter
 from decoding.machine import native_alone
 from decoding.noise import NoiseStream
@@ -152,14 +152,15 @@ class Session:
         view = DraftView(tree, limit, context_length, self.tokens_left, self._history)
         view.lookup = self._draft.hint()
         view.temperature = self._sampling.temperature
+        asked = Asked.of(view)
         clock.lap("draft")
         drawn: Drawn | None = None
         if self._draws is None:
             view.root_choices = self._draft.root_choices
-            yield from self._draft_levels(view, limit, clock)
+            yield from self._draft_levels(asked, limit, clock)
             size = 0
             if tree.size:
-                size = max(0, min(tree.size, (yield Question("size", view))))
+                size = max(0, min(tree.size, (yield asked.size)))
                 clock.lap("policy")
             selection = tree.select(size)
             selection.tokens[0] = self.committed[-1]  # whatever a controller wrote into the tree it was shown
@@ -187,22 +188,23 @@ class Session:
         self._history.append(record)
         return record
 
-    def _draft_levels(self, view: DraftView, limit: int, clock: PhaseClock) -> Generator[Question, int, None]:
+    def _draft_levels(self, asked: Asked, limit: int, clock: PhaseClock) -> Generator[Question, int, None]:
         if limit <= 0:
             return
-        choice = RootChoice((yield Question("draft", view)))
+        said = yield asked.draft
+        choice = said if type(said) is RootChoice else RootChoice(said)  # enum's own code is long
         clock.lap("policy")
         if choice == RootChoice.PLAIN:
             return
         self._draft.choose(choice)
-        more = int(choice != RootChoice.LOOKUP)
+        more, view = int(choice != RootChoice.LOOKUP), asked.level.view
         while more:
             extended = self._draft.extend()
             view.lookup = self._draft.hint()
             clock.lap("draft")
             if not extended or view.tree.depth >= limit:
                 break
-            more = yield Question("level", view)
+            more = yield asked.level
             clock.lap("policy")
         self._draft.finish(limit)
         clock.lap("draft")
@@ -290,7 +292,7 @@ def driven(cycle: Cycle, controller: Controller) -> CycleRecord:
     reply: int | None = None
     while True:
         try:
-            question = cycle.send(reply) if reply is not None else next(cycle)
+            question = cycle.send(reply)  # type: ignore[arg-type] # None starts it
         except StopIteration as done:
             record: CycleRecord = done.value
             return record

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from decoding import native
 from decoding.artifacts import load_tensors, save_tensors
 from decoding.controller import DraftView, QuestionKind, RootChoice
 from decoding.cycle_features import CycleFeatures
@@ -22,6 +23,7 @@ from decoding.decoder import SpeculativeDecoder
 from decoding.exported import INFO_FILE, WEIGHTS_FILE, ExportedController, Network
 from decoding.exported_cycle import CyclePolicyInfo, ExportedCycle, load_policy
 from decoding.models import LoadedModel
+from decoding.native_network import NativeNetwork
 from decoding.setting import Setting
 from policies.export import export_cycle, export_policy, network_of_layers
 from tests.cycle_world import (
@@ -242,16 +244,19 @@ def test_it_decides_as_the_trained_net_in_live_sessions(folder: Path) -> None:
     assert {action for _, action in taken} == set(range(len(DECISIONS)))
 
 
-def test_it_decides_as_the_trained_net_at_every_recorded_question(folder: Path) -> None:
-    """With the same features and mask, whatever a session would ask."""
+@pytest.mark.parametrize("compiled", [True, False])
+def test_it_decides_as_the_trained_net_at_every_recorded_question(folder: Path, compiled: bool) -> None:
+    """With the same features and mask, whatever a session would ask, with native code and without."""
     table, policy = merged_table(), ExportedCycle.load(folder)
+    policy._native = NativeNetwork(native.library(), policy.network) if compiled else None
     asked = table.allowed_PNA.any(axis=2)
     with torch.no_grad():
         outputs = wild_layers(0)(torch.from_numpy(table.features_PNF[asked])).numpy()
     wanted = np.where(table.allowed_PNA[asked], outputs, -np.inf).argmax(axis=1)
     found = []
     for features, allowed in zip(table.features_PNF[asked], table.allowed_PNA[asked], strict=True):
-        policy._features = {0.0: SimpleNamespace(entries=lambda view, row=features: row.tolist())}  # type: ignore[dict-item]
+        fake = SimpleNamespace(of_draft=lambda view, row=features: row.tolist(), of_cycle=lambda view: [])
+        policy._features = {0.0: fake}  # type: ignore[dict-item]
         found.append(policy.decide("level", DraftView(None, 1, 1, 1), allowed.tolist()))  # type: ignore[arg-type]
     assert found == wanted.tolist()
 
@@ -268,8 +273,12 @@ def test_of_equal_outputs_the_first_allowed_is_taken() -> None:
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("spread", [True, False])
-def test_outputs_that_are_no_numbers_are_the_fallbacks_and_counted(poison: float, spread: bool) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_outputs_that_are_no_numbers_are_the_fallbacks_and_counted(
+    poison: float, spread: bool, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of them, or one alone: it may have been the best. Of what is not allowed it is nothing."""
+    monkeypatch.setattr(native, "loaded", native.library if compiled else lambda: None)
     session = session_of(CASES[1])
     view = next(session.cycle()).view
     allowed = DECISIONS.allowed("draft", view)

@@ -13,6 +13,7 @@ A panel is PANEL neighbouring outputs of a product, or PANEL neighbouring slots 
 */
 
 #include "attention.h"
+#include "decision.h"
 #include "noise.h"
 #include "perturbed.h"
 #include "products.h"
@@ -181,29 +182,3 @@ void forward(const Stack *stack, const Call *call) {
 }
 
 int64_t panel(void) { return PANEL; }
-
-/* One layer of it: out[o] = bias[o] + sum over i, in order. */
-static void dense(const float *restrict input, int64_t wide, const float *restrict weights, int64_t out,
-                  float *restrict to) {
-    const float *restrict bias = weights + wide * out;
-    for (int64_t o = 0; o < out; o++) to[o] = bias[o];
-    for (int64_t i = 0; i < wide; i++)
-        for (int64_t o = 0; o < out; o++) to[o] += input[i] * weights[i * out + o];
-}
-
-/* A small perceptron: of each layer its weights (inputs, outputs), then its biases. Between layers ReLU, or tanh.
-   `scratch` holds twice the widest layer. */
-void perceptron(const float *parameters, const int64_t *widths, int64_t layers, int32_t smooth, const float *features,
-                int64_t widest, float *scratch, float *outputs) {
-    const float *input = features;
-    for (int64_t l = 0; l < layers; l++) {
-        const int64_t wide = widths[l], out = widths[l + 1];
-        float *to = l == layers - 1 ? outputs : scratch + (l % 2) * widest;
-        dense(input, wide, parameters, out, to);
-        parameters += (wide + 1) * out;
-        if (l < layers - 1)
-            for (int64_t o = 0; o < out; o++) to[o] = smooth ? tanhf(to[o]) : to[o] < 0.0f ? 0.0f : to[o]; /* NaN stays */
-        input = to;
-    }
-}
-
