@@ -17,12 +17,10 @@ from commands.decoder import load_decoder
 from commands.live_phase import Trained, fine_tune
 from commands.profile import fingerprints
 from commands.recorded import (
-    Recorded,
     begun_seed,
     check_given,
     decisions_of,
     headers,
-    nearest,
     profiles,
     read_recorded,
     recording_folders,
@@ -30,11 +28,11 @@ from commands.recorded import (
 )
 from commands.run import INFO_FILE, training_record
 from commands.spent import Spent
+from commands.yardsticks import World, make_world, with_reachable
 from configs.command import chosen_seed, progress_bar
 from configs.loading import dump_config
 from configs.schema import Config
 from decoding.artifacts import load_tensors, save_tensors, write_json, write_text
-from decoding.decision_walk import Decide, replay_texts
 from decoding.decoder import SpeculativeDecoder
 from decoding.exported_cycle import CyclePolicyInfo
 from decoding.machine import use_threads
@@ -42,7 +40,6 @@ from decoding.profile import CostProfile
 from decoding.setting import Setting
 from decoding.trace_folder import recording_identity
 from envs.replay import ReplayVecEnv
-from policies.baselines import best_constant, constant, fit_expected_gain
 from policies.collapse import behaviour, collapse
 from policies.full_information import FullInformationSettings, fit, greedy
 from policies.masked_ppo import (
@@ -56,32 +53,6 @@ from policies.ppo import PPOSettings
 
 POLICY_WEIGHTS = "policy.safetensors"
 SECONDS_FILE = "seconds.json"
-
-
-@dataclass(frozen=True)
-class World:
-    """What is trained on, and chosen on.
-
-    Attributes:
-        train, validation: the recordings.
-        constant: the best constant of the training texts, and its rate there, tokens per second.
-        hindsight: the best constant of the validation texts.
-        seconds: of each constant on the validation texts.
-        rules: expected gain as it was fitted on the training texts, by temperature.
-    """
-
-    train: Recorded
-    validation: Recorded
-    constant: Setting
-    rate: float
-    hindsight: Setting
-    seconds: dict[Setting, np.ndarray]
-    rules: dict[str, dict[str, Any]]
-
-    def over_constant(self, decide: Decide) -> float:
-        """Tokens per second on the validation texts over those of the constant of the training texts."""
-        mine = replay_texts(self.validation.table, self.validation.costs, decide).sum()
-        return float(self.seconds[self.constant].sum() / mine)
 
 
 @dataclass(frozen=True)
@@ -126,6 +97,9 @@ def train_cycle_policy(config: Config, out: Path) -> None:
     question = config.policy.cycle.question_microseconds / 1e6
     train, validation = (read_recorded(one, decisions, costs, question) for one in folders)
     world = make_world(train, validation, costs)
+    if config.policy.cycle.reachable_bound:
+        with spent.on("reachable bound"):
+            world = with_reachable(world, costs, out / "training" / f"reachable-{_digest(run)}.json")
     # All that can be wrong with what was given has been read by now: a mistake leaves no run behind.
     write_json(out / INFO_FILE, {"seed": seed, "run": run})
     write_text(out / "config.yaml", dump_config(config))
@@ -159,18 +133,6 @@ def run_seed(config: Config, out: Path, record: dict[str, Any]) -> int:
     return int(begun)
 
 
-def make_world(train: Recorded, validation: Recorded, costs: list[CostProfile]) -> World:
-    """With the constants and the rule, the yardsticks."""
-    chosen, on_training = best_constant(train.table, train.costs)
-    hindsight, on_validation = best_constant(validation.table, validation.costs)
-    rate = train.table.positions / float(on_training[chosen].sum())
-    rules = {
-        f"{temperature:g}": fit_expected_gain(table, seconds, nearest(costs, temperature), rate).fitted
-        for temperature, (table, seconds) in train.by_temperature.items()
-    }
-    return World(train, validation, chosen, rate, hindsight, on_validation, rules)
-
-
 def train_one(config: Config, out: Path, world: World, seed: int, run: dict[str, Any]) -> Candidate:
     """Full information, then PPO, of one seed; goes on where a killed run was."""
     settings = config.policy.cycle
@@ -185,7 +147,7 @@ def train_one(config: Config, out: Path, world: World, seed: int, run: dict[str,
     model = build_masked_ppo(environment(world.rate), ppo, seed)
     start, rate = _warm_start(config, folder, world, model, seed, run)
     model.policy.load_state_dict(start)
-    warm = world.over_constant(greedy(deciding_net(model)))
+    warm = world.measured(greedy(deciding_net(model)))["over_constant"]
     if settings.ppo.timesteps:
         with progress_bar() as bar:
             task = bar.add_task(f"PPO, seed {seed}", total=ppo.total_timesteps, note="")
@@ -201,19 +163,17 @@ def train_one(config: Config, out: Path, world: World, seed: int, run: dict[str,
                 start,
                 tensorboard_dir=out / "tensorboard" / f"cycle-{seed}",
                 progress=on_progress,
-                evaluate=lambda net: _measured(world, net),
+                evaluate=lambda net: _logged(world.measured(greedy(net))),
                 run=run,
             )
-    after = world.over_constant(greedy(deciding_net(model)))
+    after = world.measured(greedy(deciding_net(model)))["over_constant"]
     print(f"seed {seed}: over the best constant on validation {warm:.4f} warm, {after:.4f} after PPO")
     weights = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
     return Candidate(seed, warm, after, weights, start)
 
 
-def _measured(world: World, net: torch.nn.Module) -> dict[str, float]:
-    ratio = world.over_constant(greedy(net))
-    hindsight = float(world.seconds[world.constant].sum() / world.seconds[world.hindsight].sum())
-    return {"validation/over_constant": ratio, "validation/over_hindsight_constant": ratio / hindsight}
+def _logged(measured: dict[str, float]) -> dict[str, float]:
+    return {f"validation/{name}": value for name, value in measured.items()}
 
 
 def _warm_start(
@@ -256,8 +216,7 @@ def finish(
     net = deciding_layers(weights)
     seen = behaviour(world.validation.table, world.validation.costs, greedy(net))
     validation = {
-        "over_constant": ratio,
-        "over_hindsight_constant": float(world.seconds[world.hindsight].sum() / seen.seconds_T.sum()),
+        **world.compared(float(seen.seconds_T.sum())),
         "kept": kept,
         "seed": best.seed,
         "hindsight_constant": world.hindsight.to_json(),
@@ -267,7 +226,7 @@ def finish(
         "positions": world.train.table.positions,
         "seeds": {str(one.seed): [one.full_information, one.ppo] for one in candidates},
         "seconds": dict(seconds),
-        "by_temperature": by_temperature(world, greedy(net)),
+        "by_temperature": world.by_temperature(greedy(net)),
     }
     info = CyclePolicyInfo(
         decisions=world.train.table.decisions,
@@ -302,22 +261,12 @@ def print_outcome(info: CyclePolicyInfo) -> None:
     console.print(", ".join(f"{name} {value:.0f} s" for name, value in found["seconds"].items()))
 
 
-def by_temperature(world: World, decide: Decide) -> dict[str, float]:
-    """Over the constant, of each validation recording alone."""
-    yardstick = constant(world.train.table.features, world.train.table.decisions, world.constant)
-    return {
-        f"{temperature:g}": float(
-            replay_texts(table, costs, yardstick).sum() / replay_texts(table, costs, decide).sum()
-        )
-        for temperature, (table, costs) in world.validation.by_temperature.items()
-    }
-
-
 def identity(
     config: Config, decoder: SpeculativeDecoder, costs: list[CostProfile], folders: tuple[Path, Path]
 ) -> dict[str, Any]:
     """What a training must have been begun with to be gone on with."""
     whole = config.model_dump(mode="json")
+    del whole["policy"]["cycle"]["reachable_bound"]  # it is looked at, nothing learns from it
     live = {name: whole[name] for name in ("sampling", "workload")}
     return {
         "preset": config.policy.preset,

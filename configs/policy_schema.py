@@ -110,6 +110,10 @@ class CyclePolicySettings(Section):
     live_decisions: int = Field(
         0, ge=0, description="decisions of fine-tuning on the real loop, kept only if better; 0: none"
     )
+    reachable_bound: bool = Field(
+        False,
+        description="learn what a large model reaches and show the distance to it: minutes",
+    )
     full_information: FullInformationSection = Field(
         default_factory=FullInformationSection, description="the warm start"
     )
