@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from sb3_contrib import MaskablePPO
 
+from commands.cycle_outcome import Candidate, after_live, finish, print_outcome
 from commands.decoder import load_decoder
-from commands.live_phase import Trained, fine_tune
+from commands.live_phase import fine_tune
 from commands.profile import fingerprints
 from commands.recorded import (
     begun_seed,
@@ -34,17 +33,13 @@ from configs.loading import dump_config
 from configs.schema import Config
 from decoding.artifacts import load_tensors, save_tensors, write_json, write_text
 from decoding.decoder import SpeculativeDecoder
-from decoding.exported_cycle import CyclePolicyInfo
 from decoding.machine import use_threads
 from decoding.profile import CostProfile
-from decoding.setting import Setting
 from decoding.trace_folder import recording_identity
 from envs.replay import ReplayVecEnv
-from policies.collapse import behaviour, collapse
 from policies.full_information import FullInformationSettings, fit, greedy
 from policies.masked_ppo import (
     build_masked_ppo,
-    deciding_layers,
     deciding_net,
     fit_value,
     train_masked,
@@ -53,24 +48,6 @@ from policies.ppo import PPOSettings
 
 POLICY_WEIGHTS = "policy.safetensors"
 SECONDS_FILE = "seconds.json"
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A trained policy: over the best constant on validation, before PPO and after it."""
-
-    seed: int
-    full_information: float
-    ppo: float
-    weights: dict[str, torch.Tensor]
-    warm: dict[str, torch.Tensor]
-
-    @property
-    def best(self) -> tuple[str, float, dict[str, torch.Tensor]]:
-        """What of it is kept: PPO's result, unless full information alone is faster."""
-        if self.ppo >= self.full_information:
-            return "ppo", self.ppo, self.weights
-        return "full information", self.full_information, self.warm
 
 
 def train_cycle_policy(config: Config, out: Path) -> None:
@@ -115,7 +92,7 @@ def train_cycle_policy(config: Config, out: Path) -> None:
     done = finish(config, decoder, world, candidates, best, spent.seconds)
     if config.policy.cycle.live_decisions:
         with spent.on("live phase"):
-            done = fine_tune(config, decoder, done, seed)
+            done = after_live(world, fine_tune(config, decoder, done, seed))
         done.info.validation["seconds"].update(spent.seconds)
     save_tensors(out / "training" / POLICY_WEIGHTS, done.weights)
     write_json(out / INFO_FILE, {"seed": seed, "run": run, "info": done.info.to_json()})
@@ -201,64 +178,6 @@ def _warm_start(
     start = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
     save_tensors(file, start | {"rate": torch.tensor(rate, dtype=torch.float64)})
     return start, rate
-
-
-def finish(
-    config: Config,
-    decoder: SpeculativeDecoder,
-    world: World,
-    candidates: list[Candidate],
-    best: Candidate,
-    seconds: dict[str, float],
-) -> Trained:
-    """Check the best one for collapse, and say what is known of it."""
-    kept, ratio, weights = best.best
-    net = deciding_layers(weights)
-    seen = behaviour(world.validation.table, world.validation.costs, greedy(net))
-    validation = {
-        **world.compared(float(seen.seconds_T.sum())),
-        "kept": kept,
-        "seed": best.seed,
-        "hindsight_constant": world.hindsight.to_json(),
-        "expected_gain": world.rules,
-        "information": seen.information,
-        "texts": world.validation.table.texts,
-        "positions": world.train.table.positions,
-        "seeds": {str(one.seed): [one.full_information, one.ppo] for one in candidates},
-        "seconds": dict(seconds),
-        "by_temperature": world.by_temperature(greedy(net)),
-    }
-    info = CyclePolicyInfo(
-        decisions=world.train.table.decisions,
-        features=world.train.table.features,
-        fingerprints=fingerprints(decoder),
-        device=decoder.target.device.type,
-        dtype=str(decoder.target.dtype).removeprefix("torch."),
-        training=config.model_dump(mode="json"),
-        validation=validation,
-        fallback=world.constant,
-        calibration=decoder.drafter.calibration,
-        collapse=collapse(seen, ratio - 1),
-    )
-    return Trained(info, weights, world.rate)
-
-
-def print_outcome(info: CyclePolicyInfo) -> None:
-    """What validation said, and in red what is wrong."""
-    console, found = Console(), info.validation
-    console.print(
-        f"validation, {found['texts']} texts in replay: {found['over_constant']:.4f} of the best constant's"
-        f" speed ({info.fallback}), {found['over_hindsight_constant']:.4f} of the one best in hindsight"
-        f" ({Setting.from_json(found['hindsight_constant'])}); kept: {found['kept']}, seed {found['seed']}"
-    )
-    if "live" in found:
-        console.print(
-            f"live phase: {found['live']['ratio']:.4f} of the speed before,"
-            f" {'kept' if found['live']['kept'] else 'not kept'}"
-        )
-    for warning in info.collapse:
-        console.print(f"[bold red]collapsed: {warning}")
-    console.print(", ".join(f"{name} {value:.0f} s" for name, value in found["seconds"].items()))
 
 
 def identity(
