@@ -102,6 +102,7 @@ def test_again_there_is_nothing_to_do_and_another_run_is_refused(
         ({"seed": 2}, "was begun with seed 1, not 2: choose another --out"),
         ({"policy__cycle__ppo__timesteps": 64}, "is of another run: choose another --out"),
         ({"policy__cycle__live_decisions": 64}, "is of another run"),
+        ({"policy__cycle__full_information__own_worth": 0.5}, "is of another run"),
         ({"traces__prompts": 2}, "was begun with other prompts"),
         ({"policy__preset": "ltd"}, "holds the training of another preset"),
     ]
