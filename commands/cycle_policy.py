@@ -156,7 +156,8 @@ def _logged(measured: dict[str, float]) -> dict[str, float]:
 def _warm_start(
     config: Config, folder: Path, world: World, model: MaskablePPO, seed: int, run: dict[str, Any]
 ) -> tuple[dict[str, torch.Tensor], float]:
-    """The weights that full information finds, and their rate; kept in a file for a resumed run."""
+    """The weights that full information finds, and the rate that rewards are measured against: theirs, or the
+    best constant's if that is higher. Kept in a file for a resumed run."""
     # Named after the run: where only its record was removed, another must not start from these.
     file = folder / f"start-{_digest(run)}.safetensors"
     settings = FullInformationSettings(**config.policy.cycle.full_information.model_dump())
@@ -165,7 +166,7 @@ def _warm_start(
         return tensors, float(tensors.pop("rate"))
     with progress_bar() as bar:
         task = bar.add_task(f"full information, seed {seed}", total=settings.rounds, note="")
-        rate = fit(
+        speed = fit(
             deciding_net(model),
             world.train.table,
             world.train.costs,
@@ -174,6 +175,7 @@ def _warm_start(
             world.rate,
             lambda done, speed: bar.update(task, completed=done, note=f"{speed:.1f} tokens/s"),
         )
+    rate = max(world.rate, speed)
     fit_value(model, world.train.table, world.train.costs, rate, seed)
     start = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
     save_tensors(file, start | {"rate": torch.tensor(rate, dtype=torch.float64)})
