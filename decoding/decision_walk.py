@@ -135,18 +135,18 @@ class DecisionWalk:
         seconds_B += np.where(ended_B, ending_B, 0.0)
         verified_B = self.table.emitted_PNS[place_B, node_B, size_B].astype(np.int64)
         emitted_B = np.where(plain_B, 1, verified_B) * ended_B
-        select_B = self._selection(ended_B, ended_B & ~plain_B, size_B)
+        select_B = self._selection(ended_B, size_B)
         commit_B = costs.commit[0] * ended_B + costs.commit[1] * (emitted_B - ended_B)
         self.cycle_seconds_B = np.where(self.node_B == ROOT_NODE, 0.0, self.cycle_seconds_B) + seconds_B
         self.node_B = np.where(ended_B, ROOT_NODE, next_B)
         return self._go_on(Outcome(seconds_B, emitted_B, ended_B, ended_B, draft_B, select_B, commit_B))
 
-    def _selection(self, ended_B: np.ndarray, drafted_B: np.ndarray, size_B: np.ndarray) -> np.ndarray:
-        """(B) seconds, before the walk goes on; of a plain step with no level and no node."""
+    def _selection(self, ended_B: np.ndarray, size_B: np.ndarray) -> np.ndarray:
+        """(B) seconds of the cycles that end, before the walk goes on. A root has no level and no node."""
         always, of_level, of_node = self.costs.selection
         levels_B = self.table.levels_PN[self.place_B, self.node_B]
         nodes_B = self.table.size_PNS[self.place_B, self.node_B, size_B]
-        return always * ended_B + drafted_B * (of_level * levels_B + of_node * nodes_B)
+        return ended_B * (always + of_level * levels_B + of_node * nodes_B)
 
     def _go_on(self, outcome: Outcome) -> Outcome:
         seconds_B, emitted_B, ended_B = outcome.seconds_B, outcome.emitted_B, outcome.ended_B
