@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from sb3_contrib import MaskablePPO
 
+from commands.cycle_outcome import Candidate, after_live, finish, print_outcome
 from commands.decoder import load_decoder
-from commands.live_phase import Trained, fine_tune
+from commands.live_phase import fine_tune
 from commands.profile import fingerprints
 from commands.recorded import (
-    Recorded,
     begun_seed,
     check_given,
     decisions_of,
     headers,
-    nearest,
     profiles,
     read_recorded,
     recording_folders,
@@ -30,24 +27,19 @@ from commands.recorded import (
 )
 from commands.run import INFO_FILE, training_record
 from commands.spent import Spent
+from commands.yardsticks import World, make_world, with_reachable
 from configs.command import chosen_seed, progress_bar
 from configs.loading import dump_config
 from configs.schema import Config
 from decoding.artifacts import load_tensors, save_tensors, write_json, write_text
-from decoding.decision_walk import Decide, replay_texts
 from decoding.decoder import SpeculativeDecoder
-from decoding.exported_cycle import CyclePolicyInfo
 from decoding.machine import use_threads
 from decoding.profile import CostProfile
-from decoding.setting import Setting
 from decoding.trace_folder import recording_identity
 from envs.replay import ReplayVecEnv
-from policies.baselines import best_constant, constant, fit_expected_gain
-from policies.collapse import behaviour, collapse
 from policies.full_information import FullInformationSettings, fit, greedy
 from policies.masked_ppo import (
     build_masked_ppo,
-    deciding_layers,
     deciding_net,
     fit_value,
     train_masked,
@@ -56,50 +48,6 @@ from policies.ppo import PPOSettings
 
 POLICY_WEIGHTS = "policy.safetensors"
 SECONDS_FILE = "seconds.json"
-
-
-@dataclass(frozen=True)
-class World:
-    """What is trained on, and chosen on.
-
-    Attributes:
-        train, validation: the recordings.
-        constant: the best constant of the training texts, and its rate there, tokens per second.
-        hindsight: the best constant of the validation texts.
-        seconds: of each constant on the validation texts.
-        rules: expected gain as it was fitted on the training texts, by temperature.
-    """
-
-    train: Recorded
-    validation: Recorded
-    constant: Setting
-    rate: float
-    hindsight: Setting
-    seconds: dict[Setting, np.ndarray]
-    rules: dict[str, dict[str, Any]]
-
-    def over_constant(self, decide: Decide) -> float:
-        """Tokens per second on the validation texts over those of the constant of the training texts."""
-        mine = replay_texts(self.validation.table, self.validation.costs, decide).sum()
-        return float(self.seconds[self.constant].sum() / mine)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A trained policy: over the best constant on validation, before PPO and after it."""
-
-    seed: int
-    full_information: float
-    ppo: float
-    weights: dict[str, torch.Tensor]
-    warm: dict[str, torch.Tensor]
-
-    @property
-    def best(self) -> tuple[str, float, dict[str, torch.Tensor]]:
-        """What of it is kept: PPO's result, unless full information alone is faster."""
-        if self.ppo >= self.full_information:
-            return "ppo", self.ppo, self.weights
-        return "full information", self.full_information, self.warm
 
 
 def train_cycle_policy(config: Config, out: Path) -> None:
@@ -126,6 +74,9 @@ def train_cycle_policy(config: Config, out: Path) -> None:
     question = config.policy.cycle.question_microseconds / 1e6
     train, validation = (read_recorded(one, decisions, costs, question) for one in folders)
     world = make_world(train, validation, costs)
+    if config.policy.cycle.reachable_bound:
+        with spent.on("reachable bound"):
+            world = with_reachable(world, costs, out / "training" / f"reachable-{_digest(run)}.json")
     # All that can be wrong with what was given has been read by now: a mistake leaves no run behind.
     write_json(out / INFO_FILE, {"seed": seed, "run": run})
     write_text(out / "config.yaml", dump_config(config))
@@ -141,7 +92,7 @@ def train_cycle_policy(config: Config, out: Path) -> None:
     done = finish(config, decoder, world, candidates, best, spent.seconds)
     if config.policy.cycle.live_decisions:
         with spent.on("live phase"):
-            done = fine_tune(config, decoder, done, seed)
+            done = after_live(world, fine_tune(config, decoder, done, seed))
         done.info.validation["seconds"].update(spent.seconds)
     save_tensors(out / "training" / POLICY_WEIGHTS, done.weights)
     write_json(out / INFO_FILE, {"seed": seed, "run": run, "info": done.info.to_json()})
@@ -159,18 +110,6 @@ def run_seed(config: Config, out: Path, record: dict[str, Any]) -> int:
     return int(begun)
 
 
-def make_world(train: Recorded, validation: Recorded, costs: list[CostProfile]) -> World:
-    """With the constants and the rule, the yardsticks."""
-    chosen, on_training = best_constant(train.table, train.costs)
-    hindsight, on_validation = best_constant(validation.table, validation.costs)
-    rate = train.table.positions / float(on_training[chosen].sum())
-    rules = {
-        f"{temperature:g}": fit_expected_gain(table, seconds, nearest(costs, temperature), rate).fitted
-        for temperature, (table, seconds) in train.by_temperature.items()
-    }
-    return World(train, validation, chosen, rate, hindsight, on_validation, rules)
-
-
 def train_one(config: Config, out: Path, world: World, seed: int, run: dict[str, Any]) -> Candidate:
     """Full information, then PPO, of one seed; goes on where a killed run was."""
     settings = config.policy.cycle
@@ -185,7 +124,7 @@ def train_one(config: Config, out: Path, world: World, seed: int, run: dict[str,
     model = build_masked_ppo(environment(world.rate), ppo, seed)
     start, rate = _warm_start(config, folder, world, model, seed, run)
     model.policy.load_state_dict(start)
-    warm = world.over_constant(greedy(deciding_net(model)))
+    warm = world.measured(greedy(deciding_net(model)))["over_constant"]
     if settings.ppo.timesteps:
         with progress_bar() as bar:
             task = bar.add_task(f"PPO, seed {seed}", total=ppo.total_timesteps, note="")
@@ -201,25 +140,24 @@ def train_one(config: Config, out: Path, world: World, seed: int, run: dict[str,
                 start,
                 tensorboard_dir=out / "tensorboard" / f"cycle-{seed}",
                 progress=on_progress,
-                evaluate=lambda net: _measured(world, net),
+                evaluate=lambda net: _logged(world.measured(greedy(net))),
                 run=run,
             )
-    after = world.over_constant(greedy(deciding_net(model)))
+    after = world.measured(greedy(deciding_net(model)))["over_constant"]
     print(f"seed {seed}: over the best constant on validation {warm:.4f} warm, {after:.4f} after PPO")
     weights = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
     return Candidate(seed, warm, after, weights, start)
 
 
-def _measured(world: World, net: torch.nn.Module) -> dict[str, float]:
-    ratio = world.over_constant(greedy(net))
-    hindsight = float(world.seconds[world.constant].sum() / world.seconds[world.hindsight].sum())
-    return {"validation/over_constant": ratio, "validation/over_hindsight_constant": ratio / hindsight}
+def _logged(measured: dict[str, float]) -> dict[str, float]:
+    return {f"validation/{name}": value for name, value in measured.items()}
 
 
 def _warm_start(
     config: Config, folder: Path, world: World, model: MaskablePPO, seed: int, run: dict[str, Any]
 ) -> tuple[dict[str, torch.Tensor], float]:
-    """The weights that full information finds, and their rate; kept in a file for a resumed run."""
+    """The weights that full information finds, and the rate that rewards are measured against: theirs, or the
+    best constant's if that is higher. Kept in a file for a resumed run."""
     # Named after the run: where only its record was removed, another must not start from these.
     file = folder / f"start-{_digest(run)}.safetensors"
     settings = FullInformationSettings(**config.policy.cycle.full_information.model_dump())
@@ -228,7 +166,7 @@ def _warm_start(
         return tensors, float(tensors.pop("rate"))
     with progress_bar() as bar:
         task = bar.add_task(f"full information, seed {seed}", total=settings.rounds, note="")
-        rate = fit(
+        speed = fit(
             deciding_net(model),
             world.train.table,
             world.train.costs,
@@ -237,80 +175,11 @@ def _warm_start(
             world.rate,
             lambda done, speed: bar.update(task, completed=done, note=f"{speed:.1f} tokens/s"),
         )
+    rate = max(world.rate, speed)
     fit_value(model, world.train.table, world.train.costs, rate, seed)
     start = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
     save_tensors(file, start | {"rate": torch.tensor(rate, dtype=torch.float64)})
     return start, rate
-
-
-def finish(
-    config: Config,
-    decoder: SpeculativeDecoder,
-    world: World,
-    candidates: list[Candidate],
-    best: Candidate,
-    seconds: dict[str, float],
-) -> Trained:
-    """Check the best one for collapse, and say what is known of it."""
-    kept, ratio, weights = best.best
-    net = deciding_layers(weights)
-    seen = behaviour(world.validation.table, world.validation.costs, greedy(net))
-    validation = {
-        "over_constant": ratio,
-        "over_hindsight_constant": float(world.seconds[world.hindsight].sum() / seen.seconds_T.sum()),
-        "kept": kept,
-        "seed": best.seed,
-        "hindsight_constant": world.hindsight.to_json(),
-        "expected_gain": world.rules,
-        "information": seen.information,
-        "texts": world.validation.table.texts,
-        "positions": world.train.table.positions,
-        "seeds": {str(one.seed): [one.full_information, one.ppo] for one in candidates},
-        "seconds": dict(seconds),
-        "by_temperature": by_temperature(world, greedy(net)),
-    }
-    info = CyclePolicyInfo(
-        decisions=world.train.table.decisions,
-        features=world.train.table.features,
-        fingerprints=fingerprints(decoder),
-        device=decoder.target.device.type,
-        dtype=str(decoder.target.dtype).removeprefix("torch."),
-        training=config.model_dump(mode="json"),
-        validation=validation,
-        fallback=world.constant,
-        calibration=decoder.drafter.calibration,
-        collapse=collapse(seen, ratio - 1),
-    )
-    return Trained(info, weights, world.rate)
-
-
-def print_outcome(info: CyclePolicyInfo) -> None:
-    """What validation said, and in red what is wrong."""
-    console, found = Console(), info.validation
-    console.print(
-        f"validation, {found['texts']} texts in replay: {found['over_constant']:.4f} of the best constant's"
-        f" speed ({info.fallback}), {found['over_hindsight_constant']:.4f} of the one best in hindsight"
-        f" ({Setting.from_json(found['hindsight_constant'])}); kept: {found['kept']}, seed {found['seed']}"
-    )
-    if "live" in found:
-        console.print(
-            f"live phase: {found['live']['ratio']:.4f} of the speed before,"
-            f" {'kept' if found['live']['kept'] else 'not kept'}"
-        )
-    for warning in info.collapse:
-        console.print(f"[bold red]collapsed: {warning}")
-    console.print(", ".join(f"{name} {value:.0f} s" for name, value in found["seconds"].items()))
-
-
-def by_temperature(world: World, decide: Decide) -> dict[str, float]:
-    """Over the constant, of each validation recording alone."""
-    yardstick = constant(world.train.table.features, world.train.table.decisions, world.constant)
-    return {
-        f"{temperature:g}": float(
-            replay_texts(table, costs, yardstick).sum() / replay_texts(table, costs, decide).sum()
-        )
-        for temperature, (table, costs) in world.validation.by_temperature.items()
-    }
 
 
 def identity(
@@ -318,6 +187,7 @@ def identity(
 ) -> dict[str, Any]:
     """What a training must have been begun with to be gone on with."""
     whole = config.model_dump(mode="json")
+    del whole["policy"]["cycle"]["reachable_bound"]  # it is looked at, nothing learns from it
     live = {name: whole[name] for name in ("sampling", "workload")}
     return {
         "preset": config.policy.preset,

@@ -80,6 +80,12 @@ class FullInformationSection(Section):
     learning_rate: float = Field(4e-3, gt=0, le=1, description="AdamW's first step size; it falls to 0")
     weight_decay: float = Field(1e-4, ge=0, le=1, description="AdamW's pull of the weights towards 0")
     entropy: float = Field(0.1, ge=0, le=10, description="worth of a nat of entropy at first, in tokens")
+    own_worth: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of the policy's own cost-to-go in what tokens are worth; 0: all alike",
+    )
 
 
 class CyclePolicySettings(Section):
@@ -109,6 +115,10 @@ class CyclePolicySettings(Section):
     )
     live_decisions: int = Field(
         0, ge=0, description="decisions of fine-tuning on the real loop, kept only if better; 0: none"
+    )
+    reachable_bound: bool = Field(
+        False,
+        description="learn what a large model reaches and show the distance to it: minutes",
     )
     full_information: FullInformationSection = Field(
         default_factory=FullInformationSection, description="the warm start"

@@ -28,6 +28,9 @@ class DecisionCosts:
         question: of each question, features and network included.
         lookup_digests: whether a lookup alone is charged as a head, its digest included: a profile that was
             measured with a head only has no other costs.
+        selection: seconds of every selection, of each level and of each node: a part of `plain_P` and
+            `finish_PNS`; 0: it counts as verification.
+        commit: of the first token kept, and of each further one; likewise.
     """
 
     start_P: np.ndarray
@@ -37,6 +40,8 @@ class DecisionCosts:
     digest_C: np.ndarray
     question: float
     lookup_digests: bool = False
+    selection: tuple[float, ...] = (0.0, 0.0, 0.0)
+    commit: tuple[float, ...] = (0.0, 0.0)
 
 
 def decision_costs(
@@ -83,12 +88,14 @@ def decision_costs(
         digest_C.astype(np.float32),
         float(question),
         profile.source(True) == "head",
+        profile.selection,
+        profile.commit,
     )
 
 
 def joined_costs(parts: Sequence[DecisionCosts]) -> DecisionCosts:
-    """Of the texts of several tables, one after the other, see `joined_tables`. The digest, fractions of a
-    millisecond that one profile has more of than another, is the mean of them."""
+    """Of the texts of several tables, one after the other, see `joined_tables`. The digest, and what of a
+    cycle's end is selection and commit, are means of the profiles': fractions of a millisecond apart."""
     first = parts[0]
     longest = max(len(one.digest_C) for one in parts)
     digests = [np.interp(np.arange(longest), np.arange(len(one.digest_C)), one.digest_C) for one in parts]
@@ -100,4 +107,6 @@ def joined_costs(parts: Sequence[DecisionCosts]) -> DecisionCosts:
         digest_C=np.mean(digests, axis=0).astype(np.float32),
         question=first.question,
         lookup_digests=first.lookup_digests,
+        selection=tuple(np.mean([one.selection for one in parts], axis=0).tolist()),
+        commit=tuple(np.mean([one.commit for one in parts], axis=0).tolist()),
     )

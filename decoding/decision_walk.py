@@ -8,7 +8,7 @@ Legend: B requests side by side (lanes), F features, A actions, T texts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,12 +35,17 @@ class Outcome:
         emitted_B: int64, tokens committed; 0 while the cycle goes on.
         ended_B: bool, whether the cycle ended.
         finished_B: bool, whether the text did.
+        draft_B, select_B, commit_B: parts of `seconds_B`; of the rest the question takes
+            `DecisionCosts.question`, and what then is left verification.
     """
 
     seconds_B: np.ndarray
     emitted_B: np.ndarray
     ended_B: np.ndarray
     finished_B: np.ndarray
+    draft_B: np.ndarray
+    select_B: np.ndarray
+    commit_B: np.ndarray
 
 
 class DecisionWalk:
@@ -123,17 +128,28 @@ class DecisionWalk:
         digested_B = np.minimum(self.since_draft_B, len(costs.digest_C) - 1)
         seconds_B += np.where(first_B, costs.digest_C[digested_B], 0.0)
         self.since_draft_B[first_B] = 0
+        draft_B = seconds_B - costs.question
         plain_B = ended_B & (node_B == ROOT_NODE) & (action_B == PLAIN_ACTION)
         size_B = np.maximum(action_B - self._first_size, 0)
         ending_B = np.where(plain_B, costs.plain_P[place_B], costs.finish_PNS[place_B, node_B, size_B])
         seconds_B += np.where(ended_B, ending_B, 0.0)
         verified_B = self.table.emitted_PNS[place_B, node_B, size_B].astype(np.int64)
         emitted_B = np.where(plain_B, 1, verified_B) * ended_B
+        select_B = self._selection(ended_B, size_B)
+        commit_B = costs.commit[0] * ended_B + costs.commit[1] * (emitted_B - ended_B)
         self.cycle_seconds_B = np.where(self.node_B == ROOT_NODE, 0.0, self.cycle_seconds_B) + seconds_B
         self.node_B = np.where(ended_B, ROOT_NODE, next_B)
-        return self._go_on(seconds_B, emitted_B, ended_B)
+        return self._go_on(Outcome(seconds_B, emitted_B, ended_B, ended_B, draft_B, select_B, commit_B))
 
-    def _go_on(self, seconds_B: np.ndarray, emitted_B: np.ndarray, ended_B: np.ndarray) -> Outcome:
+    def _selection(self, ended_B: np.ndarray, size_B: np.ndarray) -> np.ndarray:
+        """(B) seconds of the cycles that end, before the walk goes on. A root has no level and no node."""
+        always, of_level, of_node = self.costs.selection
+        levels_B = self.table.levels_PN[self.place_B, self.node_B]
+        nodes_B = self.table.size_PNS[self.place_B, self.node_B, size_B]
+        return ended_B * (always + of_level * levels_B + of_node * nodes_B)
+
+    def _go_on(self, outcome: Outcome) -> Outcome:
+        seconds_B, emitted_B, ended_B = outcome.seconds_B, outcome.emitted_B, outcome.ended_B
         place_B = self.place_B + emitted_B
         if ended_B.any():
             recent_E4 = self.recent_B4[ended_B]
@@ -152,11 +168,14 @@ class DecisionWalk:
             alone_L = self.costs.start_P[at] + self.costs.plain_P[at]
             seconds_B[last_B] += alone_L
             self.cycle_seconds_B[last_B] += alone_L
+            outcome.draft_B[last_B] += self.costs.start_P[at]
+            outcome.select_B[last_B] += self.costs.selection[0]
+            outcome.commit_B[last_B] += self.costs.commit[0]
             place_B[last_B] += 1
             emitted_B = emitted_B + last_B
             finished_B |= last_B
         self.place_B = place_B
-        return Outcome(seconds_B, emitted_B, ended_B, finished_B)
+        return replace(outcome, seconds_B=seconds_B, emitted_B=emitted_B, finished_B=finished_B)
 
 
 def replay_texts(table: DecisionTable, costs: DecisionCosts, decide: Decide) -> np.ndarray:

@@ -11,7 +11,8 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvStepRetu
 
 from decoding.decision_costs import DecisionCosts
 from decoding.decision_table import ROOT_NODE, DecisionTable
-from decoding.decision_walk import DecisionWalk
+from decoding.decision_walk import DecisionWalk, Outcome
+from decoding.records import PhaseSeconds
 from envs.rewards import Episode, Step, episode_of, step_reward
 
 _ACTION_MASKS = "action_masks"
@@ -64,7 +65,7 @@ class ReplayVecEnv(VecEnv):
         self.walk = DecisionWalk(table, costs, lanes)
         self.rng = rng
         self.rate = rate
-        self.emitted, self.seconds, self.cycles = 0, 0.0, 0
+        self.emitted, self.seconds, self.cycles = 0, PhaseSeconds(), 0
         self._reward = step_reward(reward)
         self._by_cycle = episode == "cycle"
         self._texts = np.flatnonzero(table.asked_P[table.starts[:-1]])
@@ -88,7 +89,7 @@ class ReplayVecEnv(VecEnv):
         step = Step(outcome.seconds_B, self.walk.cycle_seconds_B, outcome.emitted_B)
         rewards = self._reward(step, self.rate).astype(np.float32)
         self.emitted += int(outcome.emitted_B.sum())
-        self.seconds += float(outcome.seconds_B.sum())
+        self.seconds = added(self.seconds, outcome, self.walk.costs.question)
         self.cycles += int(outcome.ended_B.sum())
         infos = self._quiet
         done_B = outcome.ended_B if self._by_cycle else outcome.finished_B
@@ -101,10 +102,10 @@ class ReplayVecEnv(VecEnv):
             self.walk.start(finished, self._next_texts(len(finished)))
         return self._observe(), rewards, done_B, infos
 
-    def take_sums(self) -> tuple[int, float, int]:
+    def take_sums(self) -> tuple[int, PhaseSeconds, int]:
         """Tokens, seconds and cycles since the last call."""
         sums = self.emitted, self.seconds, self.cycles
-        self.emitted, self.seconds, self.cycles = 0, 0.0, 0
+        self.emitted, self.seconds, self.cycles = 0, PhaseSeconds(), 0
         return sums
 
     def action_masks(self) -> np.ndarray:
@@ -168,10 +169,26 @@ class ReplayVecEnv(VecEnv):
         return [None] * self.num_envs
 
 
+def added(sums: PhaseSeconds, outcome: Outcome, question: float) -> PhaseSeconds:
+    """The sums with a step of all lanes, each of which answered a question that takes so many seconds."""
+    draft, select, commit = (
+        float(one.sum()) for one in (outcome.draft_B, outcome.select_B, outcome.commit_B)
+    )
+    policy = question * len(outcome.seconds_B)
+    verify = float(outcome.seconds_B.sum()) - draft - select - commit - policy
+    return PhaseSeconds(
+        draft=sums.draft + draft,
+        select=sums.select + select,
+        verify=sums.verify + verify,
+        commit=sums.commit + commit,
+        policy=sums.policy + policy,
+    )
+
+
 def check_finite(table: DecisionTable, costs: DecisionCosts) -> None:
     """ValueError where a feature or a cost is no finite number."""
     if not np.isfinite(table.features_PNF).all():
         raise ValueError("the recording has features that are not finite: record again")
     arrays = (costs.start_P, costs.plain_P, costs.arrive_PN, costs.finish_PNS, costs.digest_C)
-    if not all(np.isfinite(array).all() for array in (*arrays, costs.question)):
+    if not all(np.isfinite(one).all() for one in (*arrays, costs.question, costs.selection, costs.commit)):
         raise ValueError("the profile has costs that are not finite: profile again")

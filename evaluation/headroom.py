@@ -151,8 +151,13 @@ def _arm(
     return Arm(name, speed, ratio, low, high, setting, of_reachable, of_clairvoyant)
 
 
+def share_of_saving(constant: float, seconds: float, bound: float) -> float | None:
+    """What `seconds` saves against a constant, over what a bound saves; None where that saves nothing."""
+    return (constant - seconds) / (constant - bound) if bound < constant else None
+
+
 def _share(replayed: Replayed, seconds_T: np.ndarray, bound_T: np.ndarray | None) -> float | None:
     constant = float(replayed.constants[replayed.best].sum())
-    if bound_T is None or bound_T.sum() >= constant:
+    if bound_T is None:
         return None
-    return (constant - float(seconds_T.sum())) / (constant - float(bound_T.sum()))
+    return share_of_saving(constant, float(seconds_T.sum()), float(bound_T.sum()))

@@ -139,7 +139,7 @@ def fit(
         rate: tokens per second to begin with, e.g. of the best constant.
 
     Returns:
-        The rate of the last round: tokens per second of the greedy policy on these texts.
+        Tokens per second of the greedy policy on these texts, which may be fewer than `rate`.
     """
     generator = torch.Generator().manual_seed(seed)
     expected = ExpectedCost(table, costs)
@@ -171,8 +171,12 @@ def fit(
                 decay.step()
                 done += 1
         if progress is not None:
-            progress(turn + 1, table.positions / float(replay_texts(table, costs, greedy(policy)).sum()))
-    return max(rate, table.positions / float(replay_texts(table, costs, greedy(policy)).sum()))
+            progress(turn + 1, _speed(table, costs, policy))
+    return _speed(table, costs, policy)
+
+
+def _speed(table: DecisionTable, costs: DecisionCosts, policy: nn.Module) -> float:
+    return table.positions / float(replay_texts(table, costs, greedy(policy)).sum())
 
 
 def greedy(policy: nn.Module) -> Decide:

@@ -19,6 +19,7 @@ from torch import nn
 from decoding.decision_costs import DecisionCosts
 from decoding.decision_table import DecisionTable
 from decoding.decision_walk import DecisionWalk
+from decoding.records import PhaseSeconds
 from policies import checkpoint
 from policies.ppo import PPOSettings, identity_of, learning_arguments
 from policies.replay_callback import Evaluate, Progress, ReplayCallback
@@ -34,7 +35,7 @@ class ReplayEnv(Protocol):
     rate: float
     rng: np.random.Generator
 
-    def take_sums(self) -> tuple[int, float, int]: ...
+    def take_sums(self) -> tuple[int, PhaseSeconds, int]: ...
 
 
 def build_masked_ppo(

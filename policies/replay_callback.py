@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,14 @@ class ReplayCallback(BaseCallback):
     def _on_rollout_end(self) -> None:
         env: Any = self.training_env
         emitted, seconds, cycles = env.take_sums()
-        speed = emitted / seconds if seconds else 0.0
+        speed = emitted / seconds.total if cycles else 0.0
         self.logger.record("cycle/tokens_per_second", speed)
         self.logger.record("cycle/over_reference", speed / self._reference)
         if cycles:
             self.logger.record("cycle/emitted", emitted / cycles)
-            self.logger.record("cycle/seconds", seconds / cycles)
+            self.logger.record("cycle/seconds", seconds.total / cycles)
+            for phase, spent in asdict(seconds).items():
+                self.logger.record(f"seconds/{phase}", spent / cycles)
         self._log_actions()
         if self._evaluate is not None and self._rollouts % EVALUATE_EVERY == 0:
             policy: Any = self.model.policy

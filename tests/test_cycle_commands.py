@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import commands.cycle_policy
 import commands.live_phase
@@ -58,6 +59,11 @@ def test_from_nothing_to_a_policy_that_decodes(
     assert found["over_hindsight_constant"] <= found["over_constant"] * (1 + 1e-9)
     assert set(found["seconds"]) == {"recording", "profile", "training"}
     assert min(found["seconds"].values()) > 0
+    assert 0 < found["over_clairvoyant"] <= 1
+    curves = EventAccumulator(str(made / "tensorboard" / "cycle-1"))
+    curves.Reload()
+    tags = {"seconds/draft", "validation/over_constant", "validation/over_clairvoyant"}
+    assert tags <= set(curves.Tags()["scalars"])
     assert CostProfile.load(made / "profile" / "T0" / "profile.json").max_size == 8
     # What was chosen is what is exported, and what decodes.
     exported(folder, head, made)
@@ -88,13 +94,15 @@ def test_again_there_is_nothing_to_do_and_another_run_is_refused(
     made: Path, folder: Path, head: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (made / "training.json").read_bytes()
-    for seed in (1, "null"):
-        assert train.main(["policy", *flags(folder, head, made, seed=seed)]) == 0
+    looks: dict[str, object] = {"policy__cycle__reachable_bound": "true"}  # nothing is learned from it
+    for changes in ({"seed": 1}, {"seed": "null"}, looks):
+        assert train.main(["policy", *flags(folder, head, made, **changes)]) == 0
         assert "finished already: nothing to do" in capsys.readouterr().out
     refusals: list[tuple[dict[str, object], str]] = [
         ({"seed": 2}, "was begun with seed 1, not 2: choose another --out"),
         ({"policy__cycle__ppo__timesteps": 64}, "is of another run: choose another --out"),
         ({"policy__cycle__live_decisions": 64}, "is of another run"),
+        ({"policy__cycle__full_information__own_worth": 0.5}, "is of another run"),
         ({"traces__prompts": 2}, "was begun with other prompts"),
         ({"policy__preset": "ltd"}, "holds the training of another preset"),
     ]

@@ -191,6 +191,14 @@ def test_a_workload_all_in_one_split_is_found_before_anything_is_recorded(
         refused(run, capsys, "split of 30 requests is empty: give more, or filter less")
 
 
+def test_too_few_texts_for_a_reachable_bound_are_found_before_a_run_begins(
+    place: Path, folder: Path, head: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: dict[str, object] = {"policy__cycle__reachable_bound": "true"}
+    run = flags(folder, head, tmp_path / "run", **given(place), **asked)
+    refused(run, capsys, "texts are too few to learn from, give at least 8")
+
+
 def test_a_prompt_that_is_too_long_for_the_live_phase(
     place: Path, folder: Path, head: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,10 +40,12 @@ class Asked:
 
 @dataclass
 class CycleFacts:
-    """A cycle of the session; `seconds` with the decider's questions alone."""
+    """A cycle of the session; `seconds` with the decider's questions alone, `parts` of them: draft, select,
+    commit."""
 
     emitted: int
     seconds: float
+    parts: np.ndarray
     asked: list[Asked]
 
 
@@ -98,7 +100,8 @@ def by_session(case: Case, table: DecisionTable, costs: CostProfile, seed: int) 
         record, before = driven(session.cycle(), controller), len(decider.asked)
         asked, decider.asked = decider.asked[:before], []
         seconds = record.seconds.total - record.seconds.policy + costs.policy * len(asked)
-        cycles.append(CycleFacts(record.emitted, seconds, asked))
+        parts = np.array([record.seconds.draft, record.seconds.select, record.seconds.commit])
+        cycles.append(CycleFacts(record.emitted, seconds, parts, asked))
     return cycles
 
 
@@ -110,6 +113,7 @@ class OneText:
         self._questions = list(cycles[0].asked)
         self._extra = 0
         self.seconds = 0.0  # of the cycles so far
+        self._parts = np.zeros(3)
 
     def answer(self, walk: DecisionWalk, lane: int, features: np.ndarray, allowed: np.ndarray) -> int:
         here = walk.place_B[lane], walk.node_B[lane]
@@ -125,6 +129,7 @@ class OneText:
 
     def check(self, walk: DecisionWalk, lane: int, outcome: Outcome) -> None:
         """After a step; `outcome` is of the whole batch."""
+        self._parts += [part[lane] for part in (outcome.draft_B, outcome.select_B, outcome.commit_B)]
         if not outcome.ended_B[lane]:
             assert outcome.emitted_B[lane] == 0
             assert not outcome.finished_B[lane]
@@ -138,7 +143,10 @@ class OneText:
             assert not self._cycles
             emitted += last.emitted
             expected += last.seconds
+            cycle = replace(cycle, parts=cycle.parts + last.parts)
         self.seconds += expected
+        np.testing.assert_allclose(self._parts, cycle.parts, rtol=1e-5, atol=1e-9)
+        self._parts[:] = 0.0
         assert walk.cycle_seconds_B[lane] == pytest.approx(expected, rel=1e-5)
         assert outcome.emitted_B[lane] == emitted
         assert outcome.finished_B[lane] == (not self._cycles)

@@ -219,6 +219,8 @@ def test_curves_show_speeds_actions_and_evaluations(tmp_path: Path) -> None:
     assert curve("cycle/over_reference") == pytest.approx([report[2] / 2.0 for report in reports])
     per_second = np.divide(curve("cycle/emitted"), curve("cycle/seconds"))
     np.testing.assert_allclose(per_second, curve("cycle/tokens_per_second"), rtol=1e-5)
+    phases = [curve(f"seconds/{phase}") for phase in ("draft", "select", "verify", "commit", "policy")]
+    np.testing.assert_allclose(np.sum(phases, axis=0), curve("cycle/seconds"), rtol=1e-5)
     shares = [curve(f"actions/{action}") for action in range(len(env.walk.table.decisions))]
     np.testing.assert_allclose(np.sum(shares, axis=0), 1.0, rtol=1e-5)
     assert set(curve("validation/speed")) == {3.5}

@@ -17,6 +17,7 @@ from stable_baselines3.common.vec_env import VecCheckNan, VecMonitor
 
 from decoding.decision_costs import DecisionCosts
 from decoding.decision_table import ROOT_NODE, DecisionTable
+from decoding.records import PhaseSeconds
 from envs.replay import ReplayVecEnv, check_finite
 from tests.random_tables import random_costs, random_table
 
@@ -156,9 +157,10 @@ def test_sums_are_those_of_the_steps_since_they_were_taken() -> None:
         found = roll(env, np.random.default_rng(steps), steps)
         spent = -sum(float(rewards.sum()) for _, _, _, rewards, *_ in found) / 2.0
         emitted, seconds, cycles = env.take_sums()
-        assert seconds == pytest.approx(spent)
+        assert seconds.total == pytest.approx(spent)
+        assert seconds.policy == pytest.approx(steps * env.num_envs * env.walk.costs.question)
         assert (emitted >= cycles > 0) == (steps > 0)
-    assert env.take_sums() == (0, 0.0, 0)
+    assert env.take_sums() == (0, PhaseSeconds(), 0)
 
 
 def test_sums_count_a_whole_pass_exactly() -> None:
@@ -286,7 +288,7 @@ def test_numbers_that_are_not_finite(value: float) -> None:
     broken = replace(table, features_PNF=features)
     refused("features that are not finite", lambda: ReplayVecEnv(broken, costs, 1, np.random.default_rng(0)))
     numbers = [one for one in fields(costs) if not isinstance(getattr(costs, one.name), bool)]
-    assert len(numbers) == 6
+    assert len(numbers) == 8
     for one in numbers:
         array = np.array(getattr(costs, one.name))
         array.reshape(-1)[-1] = value
