@@ -23,10 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import ratio_of_sums, wide_console
-from commands.cycle_policy import POLICY_WEIGHTS, World, make_world
+from commands.cycle_policy import POLICY_WEIGHTS
 from commands.headroom import progress_console
 from commands.headroom_rules import NETWORK, SEED, TREES, WIDTH
 from commands.recorded import Recorded, decisions_of, headers, nearest, profiles, read_recorded
+from commands.yardsticks import World, make_world
 from configs.command import add_flags, exit_code, read_config
 from configs.schema import Config
 from decoding.artifacts import load_tensors, write_json
