@@ -130,6 +130,15 @@ def test_a_lookup_alone_by_hand() -> None:
     )
 
 
+def test_of_a_lookup_with_branches_the_whole_last_level_is_shown() -> None:
+    branches = DraftTree(9)
+    branches.add_level([1, 2, 3], [0, 0, 0], [math.log(one) for one in (0.5, 0.25, 0.125)], joined=True)
+    found = seen(FEATURES, DraftView(branches, 4, 64, 3, [], lookup=LookupHint(3, 0.5, None)))
+    assert [found[name] for name in ("level_best", "level_second", "level_sum")] == pytest.approx(
+        [0.5, 0.25, 0.875]
+    )
+
+
 @given(st.integers(1, 4), st.lists(st.floats(-5, 0), min_size=1, max_size=3))
 def test_a_chain_below_the_drafted_levels_is_not_counted(levels: int, chain: list[float]) -> None:
     """The question after a level comes before it is joined; that of the finished draft reads the same."""
