@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,8 @@ def test_predictions_of_training_texts_are_by_maps_that_did_not_see_them() -> No
     names = np.repeat(np.eye(table.texts), np.diff(table.starts), axis=0) * 50
     crossed, _ = predicted(names, table, names)
     assert (explained(outcomes(table), crossed) < 0.05).all()
+    for begin, end in pairwise(table.starts):
+        assert np.ptp(crossed[begin:end], axis=0) == pytest.approx(0)
     known = outcomes(table) * 10 + np.random.default_rng(0).normal(size=(table.positions, 3)) * 0.01
     crossed, held_out = predicted(known, table, known)
     assert crossed.shape == held_out.shape == outcomes(table).shape

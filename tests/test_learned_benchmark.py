@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import train
-from benchmarks import learned
+from benchmarks import decision, learned
 from decoding.exported_cycle import ExportedCycle
 from decoding.profile import CostProfile
 from decoding.setting import Setting
@@ -86,6 +86,12 @@ def test_it_runs_on_a_tiny_policy(
     assert re.search(r"[1-9]\d* decisions of the policy, [1-9]\d* us each", said)
     seconds = json.loads((tmp_path / "seconds.json").read_text())["seconds"]
     assert all(len(values) == 2 and min(values) > 0 for values in seconds.values())
+    usual = [*command[:8], "--policy", str(tmp_path / "run" / "policy"), "--rounds", "3"]
+    assert decision.main([*usual, "--json", str(tmp_path / "decision.json")]) == 0
+    assert re.search(r"a decision: [1-9]\d* us on average", capsys.readouterr().out)
+    found = json.loads((tmp_path / "decision.json").read_text())
+    assert len(found["draft"]["whole"]) == len(found["draft"]["whole, again at once"]) > 0
+    assert min(time for parts in found.values() for times in parts.values() for time in times) > 0
     pair = tmp_path / "pair"
     trained = {"policy__recordings": "null", "workload__train_prompts": 2, "workload__validation_prompts": 1}
     shape = {"sampling__max_new_tokens": 8, "evaluation__max_new_tokens": 8}
