@@ -92,6 +92,8 @@ def test_it_says_of_a_training_what_the_training_said_of_itself(
     assert found[replayed.LEARNED]["over_constant"][0] == pytest.approx(trained["over_constant"], rel=1e-6)
     hindsight = found[replayed.HINDSIGHT]["learned_over_it"][0]
     assert hindsight == pytest.approx(trained["over_hindsight_constant"], rel=1e-6)
+    clairvoyant = found[replayed.CLAIRVOYANT]["learned_over_it"][0]
+    assert clairvoyant == pytest.approx(trained["over_clairvoyant"], rel=1e-6)
     for place, name in enumerate((replayed.FULL, replayed.PPO)):
         slowness = np.mean([1 / pair[place] for pair in trained["seeds"].values()])
         assert found[name]["over_constant"][0] == pytest.approx(1 / slowness, rel=1e-6)
