@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,7 +111,8 @@ def train_cycle_policy(config: Config, out: Path) -> None:
     threads = use_threads(config.threads)
     config = config.model_copy(update={"seed": seed})
     decoder = load_decoder(config)
-    check_given(config, decoder)
+    for warning in check_given(config, decoder):
+        print(f"warning: {warning}", file=sys.stderr)
     spent = Spent(out / SECONDS_FILE)
     with spent.on("recording"):
         folders = recordings(config, out)
@@ -224,8 +227,7 @@ def _warm_start(
     file = folder / f"start-{_digest(run)}.safetensors"
     settings = FullInformationSettings(**config.policy.cycle.full_information.model_dump())
     if file.exists():
-        tensors = load_tensors(file, "warm start")
-        return tensors, float(tensors.pop("rate"))
+        return _known_start(file, model)
     with progress_bar() as bar:
         task = bar.add_task(f"full information, seed {seed}", total=settings.rounds, note="")
         rate = fit(
@@ -241,6 +243,19 @@ def _warm_start(
     start = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
     save_tensors(file, start | {"rate": torch.tensor(rate, dtype=torch.float64)})
     return start, rate
+
+
+def _known_start(file: Path, model: MaskablePPO) -> tuple[dict[str, torch.Tensor], float]:
+    """What `_warm_start` left; ValueError if it is damaged."""
+    tensors = load_tensors(file, "warm start")
+    try:
+        rate = float(tensors.pop("rate"))
+        model.policy.load_state_dict(tensors)
+        if not (math.isfinite(rate) and rate > 0 and all(one.isfinite().all() for one in tensors.values())):
+            raise ValueError("it holds numbers that are not finite")
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise ValueError(f"warm start {file} is damaged ({error}): remove it to start again") from None
+    return tensors, rate
 
 
 def finish(
@@ -298,7 +313,7 @@ def print_outcome(info: CyclePolicyInfo) -> None:
             f" {'kept' if found['live']['kept'] else 'not kept'}"
         )
     for warning in info.collapse:
-        console.print(f"[bold red]collapsed: {warning}")
+        console.print(f"collapsed: {warning}", style="bold red", markup=False)
     console.print(", ".join(f"{name} {value:.0f} s" for name, value in found["seconds"].items()))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from rich.progress import track
 
 from commands.headroom import progress_console
-from commands.profile import fingerprints
+from commands.profile import conditions, fingerprints
 from commands.profile import profile as measure_profile
 from commands.traces import chosen_prompts, record_traces
 from configs.schema import Config
@@ -64,18 +65,37 @@ def begun_seed(out: Path) -> int | None:
     return next((seed for seed in found if seed is not None), None)
 
 
-def check_given(config: Config, decoder: SpeculativeDecoder) -> None:
-    """ValueError for what can be known to be wrong before the minutes of recording and measuring begin."""
+def check_given(config: Config, decoder: SpeculativeDecoder) -> list[str]:
+    """ValueError for what can be known to be wrong before the minutes of recording and measuring begin; else
+    a warning for each condition that a given profile was not measured in."""
     given, mine = config.policy.cycle, fingerprints(decoder)
     for path in (given.traces, given.validation_traces):
         if path is not None:
             check_recording(path, mine)
     if given.validation_traces is None:
         chosen_prompts(decoder, recording_config(config, "validation"))
+    warnings = []
     for path in _paths(given.profiles):
-        check_same(CostProfile.load(path).fingerprints, mine, f"profile {path}", "this model")
+        profile = CostProfile.load(path)
+        check_same(profile.fingerprints, mine, f"profile {path}", "this model")
+        warnings += [f"{path}: {one}" for one in other_conditions(profile, config, decoder)]
     if given.live_decisions:
         live_requests(config, decoder)
+    return warnings
+
+
+def other_conditions(profile: CostProfile, config: Config, decoder: SpeculativeDecoder) -> list[str]:
+    """In which ways the profile's costs may not be those of this machine and drafter. It may be of another
+    temperature: a recording takes the nearest."""
+    about, threads = profile.conditions, torch.get_num_threads()
+    now = replace(conditions(config, decoder, threads), temperature=about.temperature)
+    found = profile.check_matches(profile.fingerprints, now)
+    if about.drafter != now.drafter:
+        found.append(
+            f"the profile was measured with drafter {about.drafter}, this is {now.drafter}: its times may not"
+            " fit"
+        )
+    return found
 
 
 def check_recording(folder: Path, mine: Mapping[str, str]) -> None:
