@@ -162,9 +162,16 @@ def headers(folder: Path) -> list[TraceHeader]:
 
 
 def decisions_of(config: Config, found: Sequence[TraceHeader]) -> Decisions:
-    """What can be decided about the drafter of some recordings, as deep as all of them go."""
+    """What can be decided about the drafter of some recordings, as deep as all of them go; ValueError if they
+    are of several drafters."""
+    first = found[0].fingerprints["drafter"]
     for header in found:
         tokens_of(header)
+        if header.fingerprints["drafter"] != first:
+            raise ValueError(
+                f"recordings are of drafter {first} and of {header.fingerprints['drafter']}: record them"
+                " with one"
+            )
     depth = min(config.draft.max_depth, *(header.draft_depth for header in found))
     return Decisions(choices_of(found[0]), depth, tuple(config.policy.cycle.verification_sizes))
 

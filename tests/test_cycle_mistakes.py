@@ -14,6 +14,7 @@ import pytest
 
 import commands.recorded
 import train
+from benchmarks import ablation
 from decoding.artifacts import load_tensors, save_tensors
 from decoding.trace_folder import read_traces
 from tests.cycle_commands import flags, given
@@ -286,3 +287,18 @@ def test_a_damaged_warm_start(
     assert f"warm start {path} is damaged" in said
     assert said.endswith("remove it to start again")
     assert "\n" not in said
+
+
+def test_recordings_of_two_drafters_are_no_training_and_validation(
+    place: Path, folder: Path, head: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    beam = {"traces__split": "validation", "draft__beam_width": 3}
+    assert train.main(["traces", *flags(folder, head, other, **beam)]) == 0
+    changed = given(place) | {"policy__cycle__validation_traces": other}
+    run = flags(folder, head, tmp_path / "run", **changed)
+    capsys.readouterr()
+    assert ablation.main(["--what", "positions", *run]) == 2
+    said = capsys.readouterr().err
+    assert "recordings are of drafter merged-3-" in said
+    assert "record them with one" in said
