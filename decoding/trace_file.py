@@ -80,7 +80,9 @@ class TraceHeader:
         for name in ("draft_depth", "seed"):
             if type(getattr(self, name)) is not int:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, must be a whole number")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+        if not isinstance(self.drafter, str):
+            raise ValueError(f"drafter is {self.drafter!r}, must be text")
+        if not 0 <= self.temperature < math.inf or self.temperature > 1e9:  # NaN is in no range
             raise ValueError(f"temperature is {self.temperature}, must be a finite number >= 0")
 
 
