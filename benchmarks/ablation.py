@@ -68,7 +68,7 @@ def run(what: str, config: Config, out: Path) -> None:
     if given.traces is None or given.validation_traces is None or given.profiles is None:
         raise ValueError("policy.cycle.traces, .validation_traces and .profiles must be given: record first")
     use_threads(config.threads)
-    decisions = decisions_of(config, headers(given.traces))
+    decisions = decisions_of(config, [*headers(given.traces), *headers(given.validation_traces)])
     costs = profiles(config, out, [])
     question = given.question_microseconds / 1e6
     train, validation = (

@@ -109,8 +109,13 @@ def arms_of(
     """Plain, the best constants of the training and validation texts, expected gain, the policy, the policy
     overridden by the first constant, and that constant once more: the A/A pair."""
     info = policy.info
-    chosen, hindsight = info.fallback, Setting.from_json(info.validation["hindsight_constant"])
-    rule = expected_gain_of(info.validation, info.decisions, profile, temperature)
+    try:
+        chosen, hindsight = info.fallback, Setting.from_json(info.validation["hindsight_constant"])
+        rule = expected_gain_of(info.validation, info.decisions, profile, temperature)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"the policy's validation lacks its constant or its rule ({error}): train and export again"
+        ) from None
     features = CycleFeatures(info.decisions.sizes, info.decisions.max_depth, temperature)
 
     def learned() -> Controller:

@@ -7,6 +7,7 @@ rounds, in each of which everything was called once.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import bootstrap
 
+from configs.command import exit_code
 from decoding.artifacts import write_json
 from decoding.decoder import SpeculativeDecoder
 from decoding.machine import use_threads
@@ -54,27 +56,39 @@ def command(
     if flags is not None:
         flags(parser)
     options = parser.parse_args(arguments)
-    try:
-        if options.rounds < 3:
-            raise ValueError(f"--rounds is {options.rounds}, must be >= 3")
-        threads = use_threads(options.threads)
-        decoder = SpeculativeDecoder.from_pretrained(
-            options.target, options.drafter, device=options.device, dtype=options.dtype, path=options.path
-        )
-        console, target = wide_console(), decoder.target
-        reason = f" ({target.slow_reason})" if target.slow_reason else ""
-        console.print(
-            f"{decoder.model.name}, {decoder.drafter.name}, {target.device}, "
-            f"{str(target.dtype).removeprefix('torch.')}, {'eager' if target.fast is None else 'fast'} path"
-            f"{reason}, {threads} threads"
-        )
-        results = run(console, decoder, options)
-        if options.json:
-            write_json(Path(options.json), results)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code(lambda: _measure(run, options), "nothing was written: the same command begins again")
+
+
+def _measure(run: Run, options: argparse.Namespace) -> None:
+    if options.rounds < 3:
+        raise ValueError(f"--rounds is {options.rounds}, must be >= 3")
+    if options.json:
+        check_file(Path(options.json))
+    threads = use_threads(options.threads)
+    decoder = SpeculativeDecoder.from_pretrained(
+        options.target, options.drafter, device=options.device, dtype=options.dtype, path=options.path
+    )
+    console, target = wide_console(), decoder.target
+    reason = f" ({target.slow_reason})" if target.slow_reason else ""
+    console.print(
+        f"{decoder.model.name}, {decoder.drafter.name}, {target.device}, "
+        f"{str(target.dtype).removeprefix('torch.')}, {'eager' if target.fast is None else 'fast'} path"
+        f"{reason}, {threads} threads"
+    )
+    results = run(console, decoder, options)
+    if options.json:
+        write_json(Path(options.json), results)
+
+
+def check_file(path: Path) -> None:
+    """ValueError unless `--json` can be written there; to be called before minutes are spent."""
+    there = next(one for one in [path, *path.absolute().parents] if one.exists())
+    if path.is_dir():
+        raise ValueError(f"--json {path} is a folder, must be a file")
+    if there != path and not there.is_dir():
+        raise ValueError(f"--json {path} cannot be written: {there} is a file")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"--json {path} cannot be written: {there} is read-only")
 
 
 def wide_console() -> Console:

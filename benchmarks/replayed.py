@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -36,6 +37,7 @@ from decoding.decision_costs import DecisionCosts, decision_costs
 from decoding.decision_schedule import shortest_seconds
 from decoding.decision_table import DecisionTable
 from decoding.decision_walk import Decide, replay_texts
+from decoding.decisions import Decisions
 from decoding.machine import use_threads
 from decoding.profile import CostProfile
 from decoding.setting import Setting
@@ -90,9 +92,9 @@ def run(config: Config, folder: Path, texts: Path | None, bound: bool, out: Path
     texts = texts or given.validation_traces
     if given.traces is None or texts is None or given.profiles is None:
         raise ValueError("policy.cycle.traces, .validation_traces and .profiles must be given: record first")
-    nets = trained(folder)
-    use_threads(config.threads)
     decisions = decisions_of(config, [*headers(given.traces), *headers(texts)])
+    nets = trained(folder, decisions)
+    use_threads(config.threads)
     costs = profiles(config, out, [])
     question = given.question_microseconds / 1e6
     train, held_out = (read_recorded(one, decisions, costs, question) for one in (given.traces, texts))
@@ -110,8 +112,9 @@ def run(config: Config, folder: Path, texts: Path | None, bound: bool, out: Path
     print(f"wrote {out / 'replayed.json'}")
 
 
-def trained(folder: Path) -> dict[str, list[Decide]]:
-    """The policies of a training, by arm; ValueError if there is none."""
+def trained(folder: Path, decisions: Decisions) -> dict[str, list[Decide]]:
+    """The policies of a training, by arm; ValueError if there is none, or not of these decisions."""
+    ends = len(CycleFeatures(decisions.sizes, decisions.max_depth).names), len(decisions)
     training = folder / "training"
     kept = training / POLICY_WEIGHTS
     if not kept.exists():
@@ -127,9 +130,17 @@ def trained(folder: Path) -> dict[str, list[Decide]]:
             tensors = load_tensors(path, "policy weights")
             weights = {key.removeprefix("policy."): tensor for key, tensor in tensors.items()}
             try:
-                found.setdefault(name, []).append(greedy(deciding_layers(weights)))
-            except (KeyError, RuntimeError) as error:
-                raise ValueError(f"{path} holds no policy of a cycle ({error})") from None
+                layers = deciding_layers(weights)
+                linear = [one for one in layers if isinstance(one, torch.nn.Linear)]
+                mine = linear[0].in_features, linear[-1].out_features
+                if mine != ends:
+                    raise ValueError(
+                        f"it maps {mine[0]} features to {mine[1]} actions, not {ends[0]} to {ends[1]}: give"
+                        " the configuration that it was trained with"
+                    )
+                found.setdefault(name, []).append(greedy(layers))
+            except (KeyError, RuntimeError, ValueError) as error:
+                raise ValueError(f"{path} holds no policy of these decisions ({error})") from None
     return found
 
 

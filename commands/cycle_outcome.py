@@ -117,5 +117,5 @@ def print_outcome(info: CyclePolicyInfo) -> None:
             f" {'kept' if found['live']['kept'] else 'not kept'}"
         )
     for warning in info.collapse:
-        console.print(f"[bold red]collapsed: {warning}")
+        console.print(f"collapsed: {warning}", style="bold red", markup=False)
     console.print(", ".join(f"{name} {value:.0f} s" for name, value in found["seconds"].items()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from commands.cycle_outcome import Candidate, after_live, finish, print_outcome
 from commands.decoder import load_decoder
 from commands.live_phase import fine_tune
 from commands.profile import fingerprints
+from commands.profile_table import doubts
 from commands.recorded import (
     begun_seed,
     check_given,
@@ -57,7 +60,8 @@ def train_cycle_policy(config: Config, out: Path) -> None:
     threads = use_threads(config.threads)
     config = config.model_copy(update={"seed": seed})
     decoder = load_decoder(config)
-    check_given(config, decoder)
+    for warning in check_given(config, decoder):
+        print(f"warning: {warning}", file=sys.stderr)
     spent = Spent(out / SECONDS_FILE)
     with spent.on("recording"):
         folders = recordings(config, out)
@@ -65,6 +69,8 @@ def train_cycle_policy(config: Config, out: Path) -> None:
     decisions = decisions_of(config, found)
     with spent.on("profile"):
         costs = profiles(config, out, [one.temperature for one in headers(folders[0])])
+    for warning in dict.fromkeys(one for profile in costs for one in doubts(profile)):
+        print(f"warning: {warning}", file=sys.stderr)
     run = identity(config, decoder, costs, folders)
     if record.get("run") not in (None, run):
         raise ValueError(f"{out / INFO_FILE} is of another run: choose another --out or remove that folder")
@@ -162,8 +168,7 @@ def _warm_start(
     file = folder / f"start-{_digest(run)}.safetensors"
     settings = FullInformationSettings(**config.policy.cycle.full_information.model_dump())
     if file.exists():
-        tensors = load_tensors(file, "warm start")
-        return tensors, float(tensors.pop("rate"))
+        return _known_start(file, model)
     with progress_bar() as bar:
         task = bar.add_task(f"full information, seed {seed}", total=settings.rounds, note="")
         speed = fit(
@@ -180,6 +185,19 @@ def _warm_start(
     start = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
     save_tensors(file, start | {"rate": torch.tensor(rate, dtype=torch.float64)})
     return start, rate
+
+
+def _known_start(file: Path, model: MaskablePPO) -> tuple[dict[str, torch.Tensor], float]:
+    """What `_warm_start` left; ValueError if it is damaged."""
+    tensors = load_tensors(file, "warm start")
+    try:
+        rate = float(tensors.pop("rate"))
+        model.policy.load_state_dict(tensors)
+        if not (math.isfinite(rate) and rate > 0 and all(one.isfinite().all() for one in tensors.values())):
+            raise ValueError("it holds numbers that are not finite")
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise ValueError(f"warm start {file} is damaged ({error}): remove it to start again") from None
+    return tensors, rate
 
 
 def identity(

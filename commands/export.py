@@ -59,5 +59,5 @@ def export_trained_cycle(raw: dict[str, Any], out: Path) -> None:
         raise ValueError(f"trained policy {file} is damaged ({error}): run train.py policy again") from None
     export_cycle(out / "policy", network_of_layers(layers), info)
     for warning in info.collapse:
-        Console().print(f"[bold red]collapsed: {warning}")
+        Console().print(f"collapsed: {warning}", style="bold red", markup=False)
     print(f"wrote {out / 'policy'}: decode with python -m decoding PROMPT --policy {out / 'policy'}")

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from commands.profile_table import doubts
 from decoding.controller import RootChoice
 from decoding.cycle_features import CycleFeatures
 from decoding.decision_costs import DecisionCosts, decision_costs
@@ -49,7 +50,7 @@ def run(arguments: Sequence[str]) -> None:
     decisions = decisions_of(profile, header)
     if options.train is not None:
         check_training(profile, options.train, header, decisions)
-    for warning in mismatches(profile, header):
+    for warning in [*mismatches(profile, header), *doubts(profile)]:
         print(f"warning: {warning}", file=sys.stderr)
     table = read_table(options.traces, decisions)
     costs = decision_costs(table, profile)

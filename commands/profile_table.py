@@ -11,6 +11,10 @@ from rich.text import Text
 
 from decoding.profile import CostProfile
 
+# On a quiet machine the median error is 6 to 11 %.
+MOST_ERROR = 0.2
+MOST_DISTURBED = 0.5
+
 
 def print_profile(profile: CostProfile, console: Console) -> None:
     """Print costs in milliseconds with the quartiles of measured over predicted, then the held-out error."""
@@ -77,3 +81,28 @@ def _error(name: str, error: dict[str, Any] | None) -> str:
         f"Predicted against measured, {name} ({error['cycles']}): median error {error['median']:.1%}, "
         f"quartiles {error['low']:.1%} .. {error['high']:.1%}, bias {error['bias']:+.1%}"
     )
+
+
+def doubts(profile: CostProfile) -> list[str]:
+    """Why its costs may not be believed, where they may not."""
+    held_out = profile.note.get("held_out")
+    error = _number(held_out.get("median")) if isinstance(held_out, dict) else 0.0
+    share = _number(profile.note.get("disturbed_share"))
+    again = "profile again on a quiet machine"
+    said = []
+    if error > MOST_ERROR:
+        said.append(
+            f"the profile predicts cycles that it never saw with a median error of {error:.0%}, more than"
+            f" {MOST_ERROR:.0%}: {again}"
+        )
+    if share > MOST_DISTURBED:
+        said.append(
+            f"other processes disturbed {share:.0%} of the profile's cycles, more than {MOST_DISTURBED:.0%}:"
+            f" {again}"
+        )
+    return said
+
+
+def _number(value: object) -> float:
+    # A note may hold anything.
+    return float(value) if isinstance(value, int | float) else 0.0

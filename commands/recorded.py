@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from rich.progress import track
 
 from commands.headroom import progress_console
-from commands.profile import fingerprints
+from commands.profile import conditions, fingerprints
 from commands.profile import profile as measure_profile
 from commands.traces import chosen_prompts, record_traces
 from configs.schema import Config
@@ -54,7 +55,10 @@ def recordings(config: Config, out: Path) -> tuple[Path, Path]:
 
 def recording_config(config: Config, split: str) -> Config:
     """How the recording of a split is made: texts that the target wrote are to learn from alone."""
-    update = {"split": split} | ({"texts": None} if split == "validation" else {})
+    update: dict[str, object] = {"split": split}
+    if split == "validation":
+        most = config.workload.validation_prompts
+        update |= {"texts": None, "prompts": config.traces.prompts if most is None else most}
     return config.model_copy(update={"traces": config.traces.model_copy(update=update)})
 
 
@@ -64,18 +68,37 @@ def begun_seed(out: Path) -> int | None:
     return next((seed for seed in found if seed is not None), None)
 
 
-def check_given(config: Config, decoder: SpeculativeDecoder) -> None:
-    """ValueError for what can be known to be wrong before the minutes of recording and measuring begin."""
+def check_given(config: Config, decoder: SpeculativeDecoder) -> list[str]:
+    """ValueError for what can be known to be wrong before the minutes of recording and measuring begin; else
+    a warning for each condition that a given profile was not measured in."""
     given, mine = config.policy.cycle, fingerprints(decoder)
     for path in (given.traces, given.validation_traces):
         if path is not None:
             check_recording(path, mine)
     if given.validation_traces is None:
         chosen_prompts(decoder, recording_config(config, "validation"))
+    warnings = []
     for path in _paths(given.profiles):
-        check_same(CostProfile.load(path).fingerprints, mine, f"profile {path}", "this model")
+        profile = CostProfile.load(path)
+        check_same(profile.fingerprints, mine, f"profile {path}", "this model")
+        warnings += [f"{path}: {one}" for one in other_conditions(profile, config, decoder)]
     if given.live_decisions:
         live_requests(config, decoder)
+    return warnings
+
+
+def other_conditions(profile: CostProfile, config: Config, decoder: SpeculativeDecoder) -> list[str]:
+    """In which ways the profile's costs may not be those of this machine and drafter. It may be of another
+    temperature: a recording takes the nearest."""
+    about, threads = profile.conditions, torch.get_num_threads()
+    now = replace(conditions(config, decoder, threads), temperature=about.temperature)
+    found = profile.check_matches(profile.fingerprints, now)
+    if about.drafter != now.drafter:
+        found.append(
+            f"the profile was measured with drafter {about.drafter}, this is {now.drafter}: its times may not"
+            " fit"
+        )
+    return found
 
 
 def check_recording(folder: Path, mine: Mapping[str, str]) -> None:
@@ -142,9 +165,16 @@ def headers(folder: Path) -> list[TraceHeader]:
 
 
 def decisions_of(config: Config, found: Sequence[TraceHeader]) -> Decisions:
-    """What can be decided about the drafter of some recordings, as deep as all of them go."""
+    """What can be decided about the drafter of some recordings, as deep as all of them go; ValueError if they
+    are of several drafters."""
+    first = found[0].fingerprints["drafter"]
     for header in found:
         tokens_of(header)
+        if header.fingerprints["drafter"] != first:
+            raise ValueError(
+                f"recordings are of drafter {first} and of {header.fingerprints['drafter']}: record them"
+                " with one"
+            )
     depth = min(config.draft.max_depth, *(header.draft_depth for header in found))
     return Decisions(choices_of(found[0]), depth, tuple(config.policy.cycle.verification_sizes))
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from decoding.artifacts import read_json, write_json
 
+_MOST = 2**31
+
 
 class Spent:
     """Counts seconds by part, in a file.
@@ -20,7 +22,8 @@ class Spent:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.seconds: dict[str, float] = read_json(path, "record of times") if path.exists() else {}
-        if not all(type(value) in (int, float) for value in self.seconds.values()):
+        # NaN is in no range.
+        if not all(type(one) in (int, float) and 0 <= one < _MOST for one in self.seconds.values()):
             raise ValueError(f"record of times {path} is damaged: remove it")
 
     @contextmanager

@@ -106,7 +106,7 @@ class CyclePolicySettings(Section):
         [1, 2, 3, 4, 5, 6, 8, 12], max_length=10, description="what it chooses from, strictly increasing"
     )
     question_microseconds: float = Field(
-        60.0, ge=0, description="what replay charges for a decision, features and network included"
+        60.0, ge=0, le=1e6, description="what replay charges for a decision, features and network included"
     )
     lanes: int = Field(256, ge=1, le=65536, description="requests side by side; divides rollout_steps")
     seeds: int = Field(3, ge=1, le=100, description="trainings; the one best on validation is kept")

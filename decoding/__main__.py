@@ -83,6 +83,7 @@ def run(options: argparse.Namespace) -> None:
     from decoding import native
     from decoding.controller import PlainController
     from decoding.decoder import SpeculativeDecoder, fresh_seed
+    from decoding.exported import trained_drafter
     from decoding.exported_cycle import load_policy
     from decoding.machine import use_threads
     from decoding.sampling import Sampling
@@ -101,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
     if options.policy is not None:
         info = load_policy(options.policy).info  # nor need one in this folder
         # The one that it was trained for, unless another is named, which is then refused if it is another.
-        drafter = drafter or info.training.get("model", {}).get("drafter")
+        drafter = drafter or trained_drafter(info.training)
     if options.max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens is {options.max_new_tokens}, must be >= 1")
     decoder = SpeculativeDecoder.from_pretrained(

@@ -63,7 +63,11 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, atomically. NaN and infinity are refused: they are not JSON."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    try:
+        text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise ValueError(f"{path} is not written: it would hold a number that is not finite") from None
+    write_text(path, text + "\n")
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

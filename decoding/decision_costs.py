@@ -69,7 +69,9 @@ def decision_costs(
                     source = profile.source(alone)
                     arrive_PN[those_P, node] += profile.level_seconds(level, context_P[those_P], 1, source)
     size_PNS = table.size_PNS
-    finish_PNS = profile.selection_seconds(table.levels_PN[:, :, None], size_PNS)
+    # Not added in place: a profile may say its costs in whole numbers.
+    finish_PNS = np.zeros(size_PNS.shape)
+    finish_PNS += profile.selection_seconds(table.levels_PN[:, :, None], size_PNS)
     finish_PNS += profile.commit_seconds(table.emitted_PNS)
     context_PNS = np.broadcast_to(context_P[:, None, None], size_PNS.shape)
     for node in range(nodes):  # one at a time: the interpolation makes a dozen temporary arrays

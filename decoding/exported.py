@@ -277,6 +277,15 @@ def check_models(info: Trained, target: str, drafter: str, device: str, dtype: s
     ]
 
 
+def trained_drafter(training: Mapping[str, Any]) -> str | None:
+    """The drafter that the configuration of a training names; None: the target's usual one."""
+    model = training.get("model", {})
+    name = model.get("drafter") if isinstance(model, Mapping) else model
+    if not isinstance(model, Mapping) or not isinstance(name, str | None):
+        raise ValueError(f"the policy's training names no drafter but {model!r}: export it again")
+    return name
+
+
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
     """The float32 arrays of a policy folder."""
     tensors = load_tensors(folder / WEIGHTS_FILE, "policy weights")

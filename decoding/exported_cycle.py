@@ -94,7 +94,7 @@ class CyclePolicyInfo:
         if version != SCHEMA_VERSION:
             raise ValueError(f"schema_version is {version!r}, this code reads {SCHEMA_VERSION}: export again")
         decisions = Decisions.from_json(raw["decisions"])
-        ratios = tuple(float(one) for one in raw["features"]["cost_ratios"])
+        ratios = tuple(raw["features"]["cost_ratios"])
         features = CycleFeatures(decisions.sizes, decisions.max_depth, cost_ratios=ratios)
         # The names are the contract: the same code under other features would decide on other numbers.
         if tuple(raw["features"]["names"]) != features.names or tuple(raw["actions"]) != decisions.names:

@@ -80,7 +80,9 @@ class TraceHeader:
         for name in ("draft_depth", "seed"):
             if type(getattr(self, name)) is not int:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, must be a whole number")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+        if not isinstance(self.drafter, str):
+            raise ValueError(f"drafter is {self.drafter!r}, must be text")
+        if not 0 <= self.temperature < math.inf or self.temperature > 1e9:  # NaN is in no range
             raise ValueError(f"temperature is {self.temperature}, must be a finite number >= 0")
 
 
@@ -208,9 +210,29 @@ def _texts(path: Path, file: pq.ParquetFile) -> Generator[TracedText, None, None
 
 def _read_group(path: Path, file: pq.ParquetFile, group: int) -> TracedText:
     try:
-        return _text(file.read_row_group(group).to_pylist())
+        table = file.read_row_group(group)
+        _check_numbers(table)
+        return _text(table.to_pylist())
     except (pa.ArrowException, OSError, ValueError, IndexError, TypeError) as error:
         raise _unusable(path, f"text number {group} is damaged", error) from None
+
+
+# What the numbers of a column must be at least; floats may be no NaN, and below infinity.
+_LEAST = {"index": 0, "context_length": 1, "draft_depth": 0, "match_length": 0, "share": 0.0}
+
+
+def _check_numbers(table: pa.Table) -> None:
+    """ValueError for what no drafter says: from there on nobody looks, and a policy would learn from it."""
+    for column in table.schema:
+        values = table[column.name].combine_chunks()
+        values = values.flatten() if pa.types.is_list(column.type) else values
+        if not (pa.types.is_floating(values.type) or column.name in _LEAST):
+            continue
+        some = values.drop_null().to_numpy(zero_copy_only=False)
+        least = _LEAST.get(column.name, -math.inf)
+        if not ((some >= least) & (some < math.inf)).all():  # NaN is in no range
+            wrong = some[~((some >= least) & (some < math.inf))][0]
+            raise ValueError(f"{column.name} holds {wrong}, must be a number >= {least}")
 
 
 def _unusable(path: Path, what: str, error: Exception) -> ValueError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ def network_of_layers(modules: Sequence[nn.Module]) -> Network:
     if len(between) > 1 or not between <= _ACTIVATIONS.keys():
         names = ", ".join(sorted(kind.__name__ for kind in between))
         raise ValueError(f"a policy with {names} between its layers cannot be exported: use ReLU or Tanh")
+    for one, other in pairwise(linear):
+        if one.out_features != other.in_features:
+            raise ValueError(
+                f"a layer of {one.out_features} outputs before one of {other.in_features} inputs: train"
+                " the policy again"
+            )
     layers = [(_array(layer.weight), _array(layer.bias)) for layer in linear]
     if not all(np.isfinite(array).all() for layer in layers for array in layer):
         raise ValueError(

@@ -36,7 +36,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 
 
 def test_a_failed_first_write_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(ValueError, match="it would hold a number that is not finite"):
         write_json(tmp_path / "deep" / "result.json", {"value": float("nan")})
     assert list((tmp_path / "deep").iterdir() if (tmp_path / "deep").exists() else ()) == []
 

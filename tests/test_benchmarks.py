@@ -14,6 +14,7 @@ from fakes import save_tiny_head, save_tiny_model, tiny_target
 from benchmarks import floor, overhead
 from benchmarks.cycle import main
 from benchmarks.measure import interleaved, ratio_with_interval
+from decoding.decoder import SpeculativeDecoder
 
 
 def test_a_ratio_of_medians_has_an_interval_around_it() -> None:
@@ -80,3 +81,31 @@ def test_products_that_meet_the_same_rows_count_as_one() -> None:
     assert isinstance(target.model, LlamaForCausalLM)
     shapes = [tuple(weight.shape) for weight in floor.fused_weights(target.model)]
     assert sorted(shapes) == sorted([(40, 32), *[(64, 32), (32, 32), (96, 32), (32, 48)] * 2])
+
+
+def test_where_nothing_can_be_written_is_known_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for path, says in ((tmp_path, "is a folder"), (tmp_path / "file" / "x.json", "is a file")):
+        assert main(["--target", str(tmp_path / "none"), "--json", str(path)]) == 2
+        said = capsys.readouterr().err.strip()
+        assert said.startswith(f"error: --json {path}")
+        assert says in said
+
+
+def test_an_interrupt_and_a_full_disk_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ends(error: BaseException) -> None:
+        def load(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(SpeculativeDecoder, "from_pretrained", load)
+
+    ends(KeyboardInterrupt())
+    assert main([]) == 130
+    assert "nothing was written" in capsys.readouterr().err
+    ends(OSError(28, "No space left on device", "x.json"))
+    assert main([]) == 2
+    assert capsys.readouterr().err == "error: No space left on device: x.json\n"

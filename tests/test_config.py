@@ -203,6 +203,7 @@ REFUSED_SETS = {
     "drafter.evaluate_every=0": ["greater than or equal to 1"],
     "drafter.freeze_output=1": ["valid boolean"],
     "drafter.start_from=5": ["must be a path", "default: null"],
+    "policy.cycle.question_microseconds=1e300": ["less than or equal to 1000000", "default: 60.0"],
     "policy=3": ["policy = 3", "section"],
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_from_nothing_to_a_policy_that_decodes(
     assert set(found["seeds"]) == {"1", "2"}
     kept = max(max(pair) for pair in found["seeds"].values())
     assert found["over_constant"] == kept == max(found["seeds"][str(found["seed"])])
-    assert (found["texts"], list(found["by_temperature"])) == (3, ["0"])
+    assert (found["texts"], list(found["by_temperature"])) == (2, ["0"])  # workload.validation_prompts
     assert found["by_temperature"]["0"] == pytest.approx(found["over_constant"])
     assert found["over_hindsight_constant"] <= found["over_constant"] * (1 + 1e-9)
     assert set(found["seconds"]) == {"recording", "profile", "training"}
@@ -326,10 +327,22 @@ def test_a_damaged_training_is_not_exported(
         said = capsys.readouterr().err
         assert "is damaged" in said
         assert said.count("\n") == 1
-    for info in (3, {"kind": "cycle"}, {"kind": "cycle", "schema_version": 9}):
+    ratios = record["info"] | {"features": record["info"]["features"] | {"cost_ratios": [10**400]}}
+    for info in (3, {"kind": "cycle"}, {"kind": "cycle", "schema_version": 9}, ratios):
         (out / "training.json").write_text(json.dumps(record | {"info": info}), encoding="utf-8")
         assert train.main(["export", *flags(folder, head, out)]) == 2
         assert "is damaged" in capsys.readouterr().err
+    save_tensors(out / "training" / WEIGHTS_FILE, whole)
+    bad = record["info"] | {"validation": {"over_constant": float("nan")}}
+    (out / "training.json").write_text(json.dumps(record | {"info": bad}), encoding="utf-8")
+    assert train.main(["export", *flags(folder, head, out)]) == 2
+    assert "policy.json is not written: it would hold a number that is not finite" in capsys.readouterr().err
+    assert not (out / "policy").exists()
+    marked = record["info"] | {"collapse": ["[/red]"]}
+    (out / "training.json").write_text(json.dumps(record | {"info": marked}), encoding="utf-8")
+    assert train.main(["export", *flags(folder, head, out)]) == 0
+    assert "collapsed: [/red]" in capsys.readouterr().out
+    shutil.rmtree(out / "policy")
     (out / "training.json").unlink()
     assert train.main(["export", *flags(folder, head, out)]) == 2
     assert "says of no finished training" in capsys.readouterr().err

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import commands.recorded
 import train
+from benchmarks import ablation
+from decoding.artifacts import load_tensors, save_tensors
 from decoding.trace_folder import read_traces
 from tests.cycle_commands import flags, given
 from tests.fakes import save_tiny_head, save_tiny_model
@@ -219,3 +222,91 @@ def test_a_damaged_record_of_times(
     (tmp_path / "run" / "seconds.json").write_text('{"training": "long"}')
     assert train.main(["policy", *flags(folder, head, tmp_path / "run", **given(place))]) == 2
     assert "seconds.json is damaged: remove it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("scores", "NaN"), ("share", "Infinity"), ("root_entropy", "NaN"), ("index", "-1")]
+)
+def test_numbers_that_no_drafter_says(
+    column: str,
+    value: str,
+    place: Path,
+    folder: Path,
+    head: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    damaged = copied(place, tmp_path / "given")
+    (path,) = (damaged / "traces" / "validation" / "T0").glob("*.parquet")
+    whole = pq.ParquetFile(path)
+    groups = [whole.read_row_group(one).to_pylist() for one in range(whole.num_row_groups)]
+    wrong = int(value) if column == "index" else float(value)
+    groups[1][2][column] = [wrong] * len(groups[1][2]["scores"]) if column == "scores" else wrong
+    with pq.ParquetWriter(path, whole.schema_arrow, write_page_checksum=True) as writer:
+        for rows in groups:
+            writer.write_table(pa.Table.from_pylist(rows, schema=whole.schema_arrow))
+    run = flags(folder, head, tmp_path / "run", **given(damaged))
+    refused(run, capsys, f"text number 1 is damaged ({column} holds {wrong}, must be a number >= ")
+
+
+def test_conditions_of_a_profile_that_are_not_these_are_warned_of(
+    place: Path, folder: Path, head: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = json.loads((place / PROFILE).read_text())
+    raw["conditions"] |= {"threads": 7, "drafter": "another", "temperature": 0.7}
+    (tmp_path / "profile.json").write_text(json.dumps(raw))
+    changed = given(place) | {"policy__cycle__profiles": tmp_path / "profile.json"}
+    run = flags(folder, head, tmp_path / "run", policy__cycle__ppo__timesteps=0, **changed)
+    assert train.main(["policy", *run]) == 0
+    said = capsys.readouterr().err
+    assert "profile.json: the profile was measured with threads 7, this is 1: its times may not fit" in said
+    assert "was measured with drafter another, this is merged" in said
+    assert "temperature" not in said
+
+
+def test_costs_in_whole_numbers(place: Path, folder: Path, head: Path, tmp_path: Path) -> None:
+    raw = json.loads((place / PROFILE).read_text())
+    (tmp_path / "profile.json").write_text(json.dumps(raw | {"selection": [0, 0, 0], "commit": [0, 0]}))
+    changed = given(place) | {"policy__cycle__profiles": tmp_path / "profile.json"}
+    run = flags(folder, head, tmp_path / "run", policy__cycle__ppo__timesteps=0, **changed)
+    assert train.main(["policy", *run]) == 0
+
+
+@pytest.mark.parametrize("damage", ["rate", "shape", "nan"])
+def test_a_damaged_warm_start(
+    damage: str, place: Path, folder: Path, head: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = given(place) | {"policy__cycle__ppo__timesteps": 0}
+    run = flags(folder, head, tmp_path / "run", **changed)
+    assert train.main(["policy", *run]) == 0
+    path = next((tmp_path / "run" / "training").glob("cycle-1/start-*.safetensors"))
+    tensors = load_tensors(path, "warm start")
+    if damage == "rate":
+        del tensors["rate"]
+    elif damage == "shape":
+        tensors["action_net.weight"] = tensors["action_net.weight"][:2]
+    else:
+        tensors["action_net.bias"] *= float("nan")
+    save_tensors(path, tensors)
+    (tmp_path / "run" / "training" / "policy.safetensors").unlink()
+    capsys.readouterr()
+    assert train.main(["policy", *run]) == 2
+    said = capsys.readouterr().err.strip()
+    assert f"warm start {path} is damaged" in said
+    assert said.endswith("remove it to start again")
+    assert "\n" not in said
+
+
+def test_recordings_of_two_drafters_are_no_training_and_validation(
+    place: Path, folder: Path, head: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    beam = {"traces__split": "validation", "draft__beam_width": 3}
+    assert train.main(["traces", *flags(folder, head, other, **beam)]) == 0
+    changed = given(place) | {"policy__cycle__validation_traces": other}
+    run = flags(folder, head, tmp_path / "run", **changed)
+    capsys.readouterr()
+    assert ablation.main(["--what", "positions", *run]) == 2
+    said = capsys.readouterr().err
+    assert "recordings are of drafter merged-3-" in said
+    assert "record them with one" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from decoding import FixedController, PlainController, SpeculativeDecoder, nativ
 from decoding.__main__ import main
 from decoding.generation import Options
 from decoding.text_stream import TextStream
+from tests.cycle_world import exported
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +206,14 @@ def test_a_stop_string_that_ends_with_the_text_is_the_reason(decoder: Speculativ
 
     generation = decoder.generate("a", max_new_tokens=1, logits_processors=[only_half], stop="\ufffd")
     assert (model.end_ids, generation.text, generation.finish_reason) == (model.end_ids, "", "stop_string")
+
+
+@pytest.mark.parametrize("model", ["null", '"abc"', "[]", '{"drafter": 5}'])
+def test_a_policy_that_names_no_drafter_is_refused(
+    model: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = exported(tmp_path / "policy", training={"model": json.loads(model)})
+    assert main(["hi", "--target", str(folder), "--policy", str(policy)]) == 2
+    err = capsys.readouterr().err
+    assert "the policy's training names no drafter but" in err
+    assert err.count("\n") == 1

@@ -12,7 +12,7 @@ from stable_baselines3 import PPO
 
 from decoding.artifacts import load_tensors, save_tensors
 from decoding.exported import INFO_FILE, WEIGHTS_FILE, ExportedController
-from policies.export import export_policy
+from policies.export import export_policy, network_of_layers
 
 torch.set_num_threads(1)
 
@@ -201,3 +201,5 @@ def test_what_cannot_be_exported_is_named(models: tuple[PPO, PPO], tmp_path: Pat
     with pytest.raises(ValueError, match="a policy with ELU"):
         export_policy(tmp_path / "p", other, size, INFO)
     assert not (tmp_path / "p").exists()
+    with pytest.raises(ValueError, match="a layer of 4 outputs before one of 5 inputs"):
+        network_of_layers([torch.nn.Linear(20, 4), torch.nn.ReLU(), torch.nn.Linear(5, 10)])

@@ -55,6 +55,19 @@ def test_arms_decode_one_text_and_the_overridden_policy_does_as_the_constant(tmp
     assert "other constant" not in [arm.name for arm in learned.arms_of(same, profile(), 1.0, [])]
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [{}, {"hindsight_constant": "plain"}, {"expected_gain": {}}, {"expected_gain": {"0": {"x": 1}}}],
+)
+def test_a_policy_that_does_not_say_its_yardsticks(damaged: dict[str, object], tmp_path: Path) -> None:
+    known = validation(Setting(CHOICES[0], 2, 5)) | damaged if damaged else {}
+    policy = ExportedCycle.load(exported(tmp_path / "p", validation=known))
+    with pytest.raises(
+        ValueError, match=r"validation lacks its constant or its rule .*: train and export again"
+    ):
+        learned.arms_of(policy, profile(), 1.0, [])
+
+
 def test_the_rule_is_that_of_the_nearest_temperature() -> None:
     for temperature, growth in ((0.0, 0.2), (0.3, 0.2), (0.6, 0.5), (2.0, 0.8)):
         rule = learned.expected_gain_of({"expected_gain": RULES}, DECISIONS, profile(), temperature)

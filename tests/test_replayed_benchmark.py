@@ -86,7 +86,7 @@ def test_it_says_of_a_training_what_the_training_said_of_itself(
     capsys.readouterr()
     assert replayed.main([*mine, "--run", str(made)]) == 0
     said = capsys.readouterr().out
-    assert "T 0: 3 texts" in said
+    assert "T 0: 2 texts" in said
     found: dict[str, Any] = json.loads((tmp_path / "r" / "replayed.json").read_text())["T 0"]
     trained = json.loads((made / "training.json").read_text())["info"]["validation"]
     assert found[replayed.LEARNED]["over_constant"][0] == pytest.approx(trained["over_constant"], rel=1e-6)
@@ -116,6 +116,10 @@ def test_mistakes_are_one_line(
         ([*mine, "--run", str(tmp_path)], "holds no finished training: train.py policy makes one"),
         ([*unnamed, "--run", str(made)], "must be given: record first"),
         ([*mine, "--run", str(made), "--texts", str(tmp_path)], "holds no recording"),
+        (
+            [*mine, "--set=policy.cycle.verification_sizes=[1,2]", "--run", str(made)],
+            "actions, not 19 to 7: give the configuration that it was trained with",
+        ),
         ([*mine, "--run", str(made), "--bound"], "texts are too few to learn from"),
     ]
     capsys.readouterr()

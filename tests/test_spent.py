@@ -54,8 +54,9 @@ def test_no_folder_is_made_for_it_alone(tmp_path: Path) -> None:
     assert Spent(tmp_path / "run" / "seconds.json").seconds == {"recording": 1.0, "training": 1.0}
 
 
-def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", ["true", "NaN", "Infinity", "-1", "1" + "0" * 400])
+def test_a_damaged_record_is_refused(value: str, tmp_path: Path) -> None:
     path = tmp_path / "seconds.json"
-    path.write_text('{"training": true}')
+    path.write_text(f'{{"training": {value}}}')
     with pytest.raises(ValueError, match=r"seconds\.json is damaged: remove it"):
         Spent(path)

@@ -311,3 +311,18 @@ def test_a_kill_in_the_middle_leaves_no_file(tmp_path: Path) -> None:
     (left,) = tmp_path.iterdir()
     assert left.suffix == ".tmp"
     assert "damaged, truncated or no Parquet file" in refusal(left)
+
+
+@pytest.mark.parametrize("changed", [{"drafter": 5}, {"temperature": 10**400}, {"temperature": math.nan}])
+def test_a_header_that_says_no_drafter_or_temperature(changed: dict[str, Any]) -> None:
+    about: dict[str, Any] = {
+        "fingerprints": {"target": "a", "drafter": "b", "tokenizer": "c"},
+        "drafter": "b",
+        "draft_depth": 2,
+        "temperature": 0.0,
+        "seed": 1,
+        "dtype": "float32",
+    }
+    TraceHeader(**about)
+    with pytest.raises(ValueError, match=r"drafter is 5|temperature is "):
+        TraceHeader(**about | changed)
