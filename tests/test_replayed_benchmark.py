@@ -118,7 +118,7 @@ def test_mistakes_are_one_line(
         ([*mine, "--run", str(made), "--texts", str(tmp_path)], "holds no recording"),
         (
             [*mine, "--set=policy.cycle.verification_sizes=[1,2]", "--run", str(made)],
-            "actions, not 19 to 7: give the configuration that it was trained with",
+            "it maps 18 features to 8 actions, not 17 to 7: give the configuration that it was trained with",
         ),
         ([*mine, "--run", str(made), "--bound"], "texts are too few to learn from"),
     ]
