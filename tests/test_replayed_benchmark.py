@@ -125,7 +125,9 @@ def test_mistakes_are_one_line(
     capsys.readouterr()
     for command, expected in cases:
         assert replayed.main(command) == 2
-        said = capsys.readouterr().err
-        assert expected in said
-        assert said.count("\n") == 1
+        lines = capsys.readouterr().err.splitlines()
+        # What this machine was busy with while it was profiled may be warned of.
+        said = [line for line in lines if not line.startswith("warning: ")]
+        assert len(said) == 1
+        assert expected in said[0]
     assert not (tmp_path / "r").exists()
