@@ -179,6 +179,7 @@ def _warm_start(
             seed,
             world.rate,
             lambda done, speed: bar.update(task, completed=done, note=f"{speed:.1f} tokens/s"),
+            world.seconds_T,
         )
     rate = max(world.rate, speed)
     fit_value(model, world.train.table, world.train.costs, rate, seed)

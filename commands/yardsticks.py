@@ -28,7 +28,8 @@ class World:
 
     Attributes:
         train, validation: the recordings.
-        constant: the best constant of the training texts, and its rate there, tokens per second.
+        constant: the best constant of the training texts; its rate there, tokens per second, and its seconds
+            of each of them.
         hindsight: the best constant of the validation texts.
         seconds: of each constant on the validation texts.
         rules: expected gain as it was fitted on the training texts, by temperature.
@@ -40,6 +41,7 @@ class World:
     validation: Recorded
     constant: Setting
     rate: float
+    seconds_T: np.ndarray
     hindsight: Setting
     seconds: dict[Setting, np.ndarray]
     rules: dict[str, dict[str, Any]]
@@ -86,13 +88,18 @@ def make_world(train: Recorded, validation: Recorded, costs: list[CostProfile]) 
     chosen, on_training = best_constant(train.table, train.costs)
     hindsight, on_validation = best_constant(validation.table, validation.costs)
     rate = train.table.positions / float(on_training[chosen].sum())
-    rules = {
-        f"{temperature:g}": fit_expected_gain(table, seconds, nearest(costs, temperature), rate).fitted
-        for temperature, (table, seconds) in train.by_temperature.items()
-    }
+    rules, begin = {}, 0
+    for temperature, (table, seconds) in train.by_temperature.items():
+        # Of this temperature alone: at another a token takes longer, or less.
+        own = float(on_training[chosen][begin : begin + table.texts].sum())
+        profile = nearest(costs, temperature)
+        rules[f"{temperature:g}"] = fit_expected_gain(table, seconds, profile, table.positions / own).fitted
+        begin += table.texts
     free = replace(validation.costs, question=0.0)
     bounds = {CLAIRVOYANT: float(shortest_seconds(validation.table, free).sum())}
-    return World(train, validation, chosen, rate, hindsight, on_validation, rules, bounds)
+    return World(
+        train, validation, chosen, rate, on_training[chosen], hindsight, on_validation, rules, bounds
+    )
 
 
 def with_reachable(world: World, costs: list[CostProfile], file: Path) -> World:

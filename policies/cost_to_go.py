@@ -67,7 +67,28 @@ def speed_of(table: DecisionTable, cycles: Cycles) -> float:
     return table.positions / float(left[table.starts[:-1] + np.arange(table.texts)].sum())
 
 
-def with_worths(table: DecisionTable, cycles: Cycles, rate: float, share: float) -> DecisionTable:
+def token_worths(table: DecisionTable, seconds_T: np.ndarray) -> np.ndarray:
+    """(P) what a token is worth at each position, over what it is worth on average: the seconds that a token
+    takes at the text's temperature over those that it takes in all texts. 1 where there is one temperature.
+
+    With one worth for all, a policy drafts too much where tokens come fast and too little where they come
+    slowly. It sees the temperature; what it sees of a text otherwise may mislead, see `with_worths`.
+
+    Args:
+        seconds_T: of each text.
+    """
+    at = table.features.names.index("temperature")
+    _, group_T = np.unique(table.features_PNF[table.starts[:-1], ROOT_NODE, at], return_inverse=True)
+    lengths_T = np.diff(table.starts)
+    seconds_G, tokens_G = (np.bincount(group_T, weights=one) for one in (seconds_T, lengths_T))
+    worth_G = seconds_G / tokens_G * (tokens_G.sum() / seconds_G.sum())
+    worths_P: np.ndarray = np.repeat(worth_G[group_T], lengths_T).astype(np.float32)
+    return worths_P
+
+
+def with_worths(
+    table: DecisionTable, cycles: Cycles, rate: float, share: float, token_P: np.ndarray | None = None
+) -> DecisionTable:
     """The same table whose `emitted_PNS` is float32, what the tokens are worth: for `realised_costs` and what
     is fitted to it, not for walks.
 
@@ -76,11 +97,13 @@ def with_worths(table: DecisionTable, cycles: Cycles, rate: float, share: float)
         rate: its tokens per second.
         share: of what these cycles say; the rest is the number of tokens. What one text took is a noisy
             sample of what such a place takes.
+        token_P: what each of this number is worth, see `token_worths`; None = 1.
     """
     left = seconds_left(table, cycles)
     slot_P = np.arange(table.positions) + np.repeat(np.arange(table.texts), np.diff(table.starts))
     saved_PNS = left[slot_P + 1][:, None, None] - left[slot_P[:, None, None] + table.emitted_PNS]
-    worth_PNS = share * (1.0 + rate * saved_PNS) + (1.0 - share) * table.emitted_PNS
+    counted_PNS = table.emitted_PNS if token_P is None else table.emitted_PNS * token_P[:, None, None]
+    worth_PNS = share * (1.0 + rate * saved_PNS) + (1.0 - share) * counted_PNS
     return replace(table, emitted_PNS=worth_PNS.astype(np.float32))
 
 

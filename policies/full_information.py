@@ -29,7 +29,7 @@ from decoding.decision_table import ROOT_NODE, DecisionTable, Nodes
 from decoding.decision_values import decided
 from decoding.decision_walk import Decide, DecisionWalk, replay_texts
 from decoding.decisions import PLAIN_ACTION, Decisions
-from policies.cost_to_go import cycles_of, with_worths
+from policies.cost_to_go import cycles_of, token_worths, with_worths
 
 _NEVER = -1e9
 
@@ -76,7 +76,8 @@ class ExpectedCost:
         table, costs: the texts; costs of the same table.
 
     Attributes:
-        features_PNF: that the policy sees. worth_PNS: of what is emitted, in tokens.
+        features_PNF: that the policy sees.
+        worth_PNS: of what a verification emits, in tokens. step_P: of what a plain step does, 1 at first.
     """
 
     def __init__(self, table: DecisionTable, costs: DecisionCosts) -> None:
@@ -84,11 +85,18 @@ class ExpectedCost:
         self._nodes = Nodes.of(table.decisions)
         self.features_PNF = torch.tensor(table.features_PNF)
         self._allowed_PNA = torch.tensor(table.allowed_PNA)
+        self._emitted_PNS = table.emitted_PNS
         self.worth_PNS = torch.tensor(table.emitted_PNS)
+        self.step_P = torch.ones(table.positions)
         self._finish_PNS = torch.tensor(costs.finish_PNS)
         self._arrive_PN = torch.tensor(costs.arrive_PN)
         self._plain_P = torch.tensor(costs.plain_P)
         self._question = costs.question
+
+    def count(self, token_P: np.ndarray) -> None:
+        """From now on a token is worth so much at each position."""
+        self.worth_PNS = torch.from_numpy(self._emitted_PNS * token_P[:, None, None])
+        self.step_P = torch.from_numpy(token_P)
 
     def of(
         self, logits: Callable[[torch.Tensor], torch.Tensor], places: torch.Tensor, rate: float
@@ -114,7 +122,7 @@ class ExpectedCost:
                 costs[node] = costs[node] + more_B * (arrive_BN[:, after] + costs[after])
                 entropies[node] = entropies[node] + more_B * entropies[after]
         plain_B = probs_BNA[:, ROOT_NODE, PLAIN_ACTION]
-        cost_B = plain_B * (rate * (self._plain_P[places] + self._question) - 1.0)
+        cost_B = plain_B * (rate * (self._plain_P[places] + self._question) - self.step_P[places])
         mean_B = entropy_BN[:, ROOT_NODE]
         for choice in decisions.choices:
             drafts_B = probs_BNA[:, ROOT_NODE, decisions.draft_action(choice)]
@@ -132,11 +140,14 @@ def fit(
     seed: int,
     rate: float,
     progress: Progress | None = None,
+    seconds_T: np.ndarray | None = None,
 ) -> float:
     """Fit `policy`, a map of float32 (.., F) to logits (.., A), in place.
 
     Args:
         rate: tokens per second to begin with, e.g. of the best constant.
+        seconds_T: of each text with that; None = in the first round a token is worth the same at all
+            temperatures.
 
     Returns:
         Tokens per second of the greedy policy on these texts, which may be fewer than `rate`.
@@ -150,16 +161,11 @@ def fit(
     steps = settings.rounds * settings.epochs * math.ceil(len(asked) / settings.batch)
     decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
     done = 0
+    if seconds_T is not None:
+        expected.count(token_worths(table, seconds_T))
     for turn in range(settings.rounds):
         if turn:
-            history, speed = seen_history(table, costs, greedy(policy))
-            rate = max(rate, speed)  # a round that failed must not make tokens worth less
-            expected.features_PNF[:, :, -len(HISTORY_NAMES) :] = torch.from_numpy(history)[:, None]
-            if settings.own_worth:
-                seen = replace(table, features_PNF=expected.features_PNF.numpy())
-                cycles = cycles_of(table, costs, decided(seen, greedy(policy)))
-                worths = with_worths(table, cycles, rate, settings.own_worth)
-                expected.worth_PNS = torch.from_numpy(worths.emitted_PNS)
+            rate = _improve(expected, table, costs, policy, rate, settings.own_worth)
         for _ in range(settings.epochs):
             order = asked[torch.randperm(len(asked), generator=generator)]
             for places in order.split(settings.batch):
@@ -173,6 +179,34 @@ def fit(
         if progress is not None:
             progress(turn + 1, _speed(table, costs, policy))
     return _speed(table, costs, policy)
+
+
+def _improve(
+    expected: ExpectedCost,
+    table: DecisionTable,
+    costs: DecisionCosts,
+    policy: nn.Module,
+    rate: float,
+    own_worth: float,
+) -> float:
+    """Set what the policy sees of its own history, and what tokens are worth under it.
+
+    Returns:
+        The rate to go on with.
+    """
+    history, seconds_T = seen_history(table, costs, greedy(policy))
+    # A round that failed must not make tokens worth less.
+    rate = max(rate, table.positions / float(seconds_T.sum()))
+    expected.features_PNF[:, :, -len(HISTORY_NAMES) :] = torch.from_numpy(history)[:, None]
+    token_P = token_worths(table, seconds_T)
+    expected.count(token_P)
+    if own_worth:
+        seen = replace(table, features_PNF=expected.features_PNF.numpy())
+        cycles = cycles_of(table, costs, decided(seen, greedy(policy)))
+        worths = with_worths(table, cycles, rate, own_worth, token_P)
+        expected.worth_PNS = torch.from_numpy(worths.emitted_PNS)
+        expected.step_P = torch.from_numpy(own_worth + (1 - own_worth) * token_P)
+    return rate
 
 
 def _speed(table: DecisionTable, costs: DecisionCosts, policy: nn.Module) -> float:
@@ -191,21 +225,25 @@ def greedy(policy: nn.Module) -> Decide:
     return decide
 
 
-def seen_history(table: DecisionTable, costs: DecisionCosts, decide: Decide) -> tuple[np.ndarray, float]:
+def seen_history(table: DecisionTable, costs: DecisionCosts, decide: Decide) -> tuple[np.ndarray, np.ndarray]:
     """What a policy sees of its own last cycles when it replays the texts: float32 (P, history's features),
-    where no cycle began the ones of the last that did; and its tokens per second."""
+    where no cycle began the ones of the last that did; and (T) its seconds."""
     walk = DecisionWalk(table, costs, table.texts)
     walk.start(np.arange(table.texts), np.arange(table.texts))
-    walk.keep(np.flatnonzero(table.asked_P[table.starts[:-1]]))
+    text_B = np.flatnonzero(table.asked_P[table.starts[:-1]])
+    walk.keep(text_B)
     seen = np.full((table.positions, len(HISTORY_NAMES)), np.nan, dtype=np.float32)
     seen[table.starts[:-1]] = 0.0
-    alone = table.starts[:-1][~table.asked_P[table.starts[:-1]]]  # texts of one token
-    seconds = float((costs.start_P[alone] + costs.plain_P[alone]).sum())
+    first_T = table.starts[:-1]
+    # Of texts of one token nobody is asked.
+    seconds_T = np.where(table.asked_P[first_T], 0.0, costs.start_P[first_T] + costs.plain_P[first_T])
     while len(walk.place_B):
         features_BF = walk.features()
         seen[walk.place_B] = features_BF[:, -len(HISTORY_NAMES) :]
         outcome = walk.step(decide(features_BF, walk.allowed()))
-        seconds += float(outcome.seconds_B.sum())
-        walk.keep(np.flatnonzero(~outcome.finished_B))
+        seconds_T[text_B] += outcome.seconds_B
+        going_on = np.flatnonzero(~outcome.finished_B)
+        walk.keep(going_on)
+        text_B = text_B[going_on]
     known = np.maximum.accumulate(np.where(np.isnan(seen[:, 0]), 0, np.arange(table.positions)))
-    return seen[known], table.positions / seconds
+    return seen[known], seconds_T

@@ -13,7 +13,15 @@ from decoding.decision_values import decided
 from decoding.decision_walk import replay_texts
 from decoding.decisions import Decisions
 from policies.baselines import constant, settings_of
-from policies.cost_to_go import Cycles, cycles_of, history_of, seconds_left, speed_of, with_worths
+from policies.cost_to_go import (
+    Cycles,
+    cycles_of,
+    history_of,
+    seconds_left,
+    speed_of,
+    token_worths,
+    with_worths,
+)
 from policies.full_information import seen_history
 from tests.decision_world import NODES, flat_profile, made_up_table
 from tests.test_decision_walk import SIZES, table_of
@@ -53,6 +61,33 @@ def test_worths_by_a_plain_loop(seed: int, share: float) -> None:
     assert speed_of(table, cycles) == pytest.approx(table.positions / total)
 
 
+def test_a_token_is_worth_what_it_takes_at_its_temperature() -> None:
+    """Texts of 6, 1 and 9 tokens in 3, 4 and 9 seconds; the first two are of one temperature."""
+    _, table = random_table(0)
+    at = table.features.names.index("temperature")
+    for text, temperature in enumerate((0.0, 0.0, 1.0)):
+        table.features_PNF[table.starts[text] : table.starts[text + 1], :, at] = temperature
+    found = token_worths(table, np.array([3.0, 4.0, 9.0]))
+    slow, fast, mean = 9 / 9, 7 / 7, 16 / 16
+    assert found.tolist() == [1.0] * 16 == [fast / mean] * 7 + [slow / mean] * 9
+    found = token_worths(table, np.array([3.0, 0.5, 9.0]))
+    mean = 12.5 / 16
+    assert found == pytest.approx([0.5 / mean] * 7 + [1 / mean] * 9)
+    # One temperature: one worth, whatever the texts take.
+    table.features_PNF[:, :, at] = 0.7
+    assert token_worths(table, np.array([3.0, 0.1, 9.0])).tolist() == [1.0] * 16
+
+
+def test_the_number_of_tokens_counts_as_they_are_worth() -> None:
+    rng, table = random_table(1)
+    cycles = Cycles(np.full(table.positions, 0.5), np.ones(table.positions, dtype=np.int64))
+    token_P = rng.uniform(0.5, 2, table.positions).astype(np.float32)
+    counted = table.emitted_PNS * token_P[:, None, None]
+    none, half = (with_worths(table, cycles, 2.0, share, token_P).emitted_PNS for share in (0.0, 0.5))
+    np.testing.assert_allclose(none, counted, rtol=1e-6)
+    np.testing.assert_allclose(half, (counted + table.emitted_PNS) / 2, rtol=1e-5)
+
+
 def test_where_all_is_equally_fast_tokens_are_worth_their_number() -> None:
     _, table = random_table(0)
     cycles = Cycles(np.full(table.positions, 0.5), np.ones(table.positions, dtype=np.int64))
@@ -80,7 +115,8 @@ def test_cycles_and_history_are_those_of_a_walk(seed: int, prompt: int, name: st
     left = seconds_left(table, cycles)
     by_walk = float(replay_texts(table, costs, decide)[0])
     assert left[0] == pytest.approx(by_walk, rel=1e-5)
-    seen, speed = seen_history(table, costs, decide)
+    seen, seconds_T = seen_history(table, costs, decide)
+    speed = table.positions / seconds_T.sum()
     last = np.flatnonzero(~table.asked_P)  # nobody is asked there, and nobody walks there
     walked = np.setdiff1d(np.arange(table.positions), last)
     assert np.allclose(history_of(table, cycles)[walked], seen[walked])

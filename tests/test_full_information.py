@@ -4,7 +4,7 @@ is."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from decoding.decision_table import ROOT_NODE, DecisionTable, Nodes
 from decoding.decision_values import decided, realised_costs
 from decoding.decision_walk import replay_texts
 from decoding.decisions import PLAIN_ACTION
+from policies import full_information
 from policies.full_information import (
     ExpectedCost,
     FullInformationSettings,
@@ -125,6 +126,30 @@ def test_expected_costs_are_the_mean_over_all_that_can_happen(seed: int, eighths
         assert float(entropy[one]) == pytest.approx(entropy_from(place, ROOT_NODE), abs=1e-4)
 
 
+@given(seed=st.integers(0, 9999))
+def test_what_a_token_is_worth_only_scales_what_is_emitted(seed: int) -> None:
+    """Costs are seconds less worths: linear in the worth of a token, place by place."""
+    table, costs = world(seed)
+    rng, net = np.random.default_rng(seed), small_net(table, seed)
+    asked = torch.from_numpy(np.flatnonzero(table.asked_P))
+    token_P = rng.uniform(0.2, 3, table.positions).astype(np.float32)
+
+    def found(rate: float, worth_P: np.ndarray | None = None) -> np.ndarray:
+        expected = ExpectedCost(table, costs)
+        if worth_P is not None:
+            expected.count(worth_P)
+        with torch.no_grad():
+            cost: np.ndarray = expected.of(net, asked, rate)[0].numpy()
+        return cost
+
+    ones, none = np.ones_like(token_P), np.zeros_like(token_P)
+    np.testing.assert_allclose(found(1.5), found(1.5, ones), atol=1e-5)
+    worths = found(0.0) * token_P[asked]
+    np.testing.assert_allclose(found(0.0, token_P), worths, atol=1e-4)
+    np.testing.assert_allclose(found(1.5, token_P), found(1.5, none) + worths, atol=1e-4)
+    assert (found(1.5, none) >= 0).all()
+
+
 # --- the fit ----------------------------------------------------------------------------------------------
 
 
@@ -182,6 +207,52 @@ def test_what_the_policy_takes_itself_counts_from_the_second_round_on() -> None:
     assert all(map(torch.equal, none, fitted(rounds=2)))
 
 
+def replayed_in_between(
+    table: DecisionTable, costs: DecisionCosts, settings: FullInformationSettings
+) -> list[float]:
+    """(T) seconds under a net after the first of two rounds: the steps of both are planned from the start, so
+    that it is stopped, not fitted for one round."""
+    net = small_net(table, 1)
+    seen: list[list[float]] = []
+
+    def look(turn: int, speed: float) -> None:
+        seen.append(replay_texts(table, costs, greedy(net)).tolist())
+
+    fit(net, table, costs, settings, 0, 1.0, look)
+    return seen[0]
+
+
+def test_tokens_are_worth_what_they_take_at_their_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First as whoever calls says, then as the policy itself decodes; of several rounds the last two."""
+    table, costs = world(5, texts=6, tokens=9)
+    given, seen = np.linspace(1, 2, 6), []
+    usual = full_information.token_worths
+
+    def watched(table: DecisionTable, seconds_T: np.ndarray) -> np.ndarray:
+        seen.append(seconds_T.copy())
+        return usual(table, seconds_T)
+
+    monkeypatch.setattr(full_information, "token_worths", watched)
+    settings = FullInformationSettings(rounds=2, epochs=1, batch=16)
+    first = small_net(table, 1)
+    fit(first, table, costs, replace(settings, rounds=1), 0, 1.0, seconds_T=given)
+    assert [one.tolist() for one in seen] == [given.tolist()]
+    fit(small_net(table, 1), table, costs, settings, 0, 1.0, seconds_T=given)
+    assert len(seen) == 3
+    again = small_net(table, 1)
+    fit(again, table, costs, settings, 0, 1.0)
+    assert len(seen) == 4
+    assert seen[3] == pytest.approx(replayed_in_between(table, costs, settings))
+    # What it says is what is fitted to.
+    alike = small_net(table, 1)
+    fit(alike, table, costs, replace(settings, rounds=1), 0, 1.0)
+    monkeypatch.setattr(full_information, "token_worths", lambda *_: np.ones(table.positions, np.float32))
+    flat = small_net(table, 1)
+    fit(flat, table, costs, settings, 0, 1.0)
+    for one, other in ((first, alike), (again, flat)):
+        assert not all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
+
+
 def test_every_setting_can_be_configured() -> None:
     assert set(FullInformationSection.model_fields) == {one.name for one in fields(FullInformationSettings)}
     assert FullInformationSection().own_worth == FullInformationSettings().own_worth == 0
@@ -220,11 +291,11 @@ def test_the_history_that_a_policy_sees_is_that_of_a_plain_loop(seed: int) -> No
         blank[:, -2:] = 0.0
         return np.array([at[row.tobytes()] for row in blank])
 
-    found, rate = seen_history(table, costs, decide)
-    total, expected = 0.0, np.zeros_like(found)
+    found, seconds_T = seen_history(table, costs, decide)
+    expected = np.zeros_like(found)
     for text in range(table.texts):
         taken, seconds = walk_text(table, costs, text, lambda place, node: int(answers[place, node]))
-        total += float(seconds)
+        assert seconds_T[text] == pytest.approx(float(seconds))
         recent: list[int] = []
         for one in taken:
             if one.node == ROOT_NODE:
@@ -233,7 +304,6 @@ def test_the_history_that_a_policy_sees_is_that_of_a_plain_loop(seed: int) -> No
                 expected[one.place : table.starts[text + 1]] = history
             recent += [one.emitted] * one.ends
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert rate == pytest.approx(table.positions / total)
 
 
 def rows_and_actions(table: DecisionTable, answers: np.ndarray) -> tuple[list[np.ndarray], list[int]]:

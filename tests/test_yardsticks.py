@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import policies.reachable
+from commands import yardsticks
 from commands.recorded import Recorded
 from commands.yardsticks import World, make_world, with_reachable
 from decoding.decision_costs import decision_costs, joined_costs
@@ -56,6 +57,23 @@ def test_the_bound_of_the_best_schedule_pays_for_no_question() -> None:
     free = replace(costs, question=0.0)
     assert world().bounds == {"clairvoyant": pytest.approx(shortest_seconds(table, free).sum())}
     assert world().bounds["clairvoyant"] < shortest_seconds(table, costs).sum()
+
+
+def test_the_rule_begins_with_the_rate_of_its_own_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = {}
+
+    def fitted(table: DecisionTable, costs: object, profile: CostProfile, rate: float) -> SimpleNamespace:
+        rates[profile.conditions.temperature] = rate
+        return SimpleNamespace(fitted={})
+
+    monkeypatch.setattr(yardsticks, "fit_expected_gain", fitted)
+    train = recorded((0.0, 1.0))
+    here = make_world(train, recorded((0.0,)), COSTS)
+    for temperature, (table, costs) in train.by_temperature.items():
+        fixed = constant(table.features, DECISIONS, here.constant)
+        speed = table.positions / replay_texts(table, costs, fixed).sum()
+        assert rates[temperature] == pytest.approx(speed, rel=1e-6)
+    assert rates[0.0] != pytest.approx(rates[1.0], rel=1e-3)
 
 
 def test_constants_are_nowhere_on_the_way_to_a_bound() -> None:
