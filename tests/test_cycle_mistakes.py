@@ -224,9 +224,7 @@ def test_a_damaged_record_of_times(
     assert "seconds.json is damaged: remove it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("column", "value"), [("scores", "NaN"), ("share", "Infinity"), ("root_entropy", "NaN"), ("index", "-1")]
-)
+@pytest.mark.parametrize(("column", "value"), [("scores", "NaN"), ("share", "Infinity"), ("index", "-1")])
 def test_numbers_that_no_drafter_says(
     column: str,
     value: str,
