@@ -69,8 +69,6 @@ def train_cycle_policy(config: Config, out: Path) -> None:
     decisions = decisions_of(config, found)
     with spent.on("profile"):
         costs = profiles(config, out, [one.temperature for one in headers(folders[0])])
-    for warning in dict.fromkeys(one for profile in costs for one in doubts(profile)):
-        print(f"warning: {warning}", file=sys.stderr)
     run = identity(config, decoder, costs, folders)
     if record.get("run") not in (None, run):
         raise ValueError(f"{out / INFO_FILE} is of another run: choose another --out or remove that folder")
@@ -103,6 +101,8 @@ def train_cycle_policy(config: Config, out: Path) -> None:
     save_tensors(out / "training" / POLICY_WEIGHTS, done.weights)
     write_json(out / INFO_FILE, {"seed": seed, "run": run, "info": done.info.to_json()})
     print_outcome(done.info)
+    for warning in dict.fromkeys(one for profile in costs for one in doubts(profile)):
+        print(f"warning: {warning}", file=sys.stderr)
     print(f"wrote {out / INFO_FILE}: export the policy with `python train.py export` and the same flags")
 
 

@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> None:
     decisions = decisions_of(profile, header)
     if options.train is not None:
         check_training(profile, options.train, header, decisions)
-    for warning in [*mismatches(profile, header), *doubts(profile)]:
+    for warning in mismatches(profile, header):
         print(f"warning: {warning}", file=sys.stderr)
     table = read_table(options.traces, decisions)
     costs = decision_costs(table, profile)
@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> None:
     console.print(_table("over plain decoding (constants in hindsight)", arms["arms"]))
     console.print(note, soft_wrap=True)
     console.print(_table("best constant of each choice at the root", arms["best_of_each_choice"]))
-    for warning in edges(found):
+    for warning in [*edges(found), *doubts(profile)]:
         print(f"warning: {warning}", file=sys.stderr)
 
 

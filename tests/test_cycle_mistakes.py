@@ -252,6 +252,7 @@ def test_conditions_of_a_profile_that_are_not_these_are_warned_of(
 ) -> None:
     raw = json.loads((place / PROFILE).read_text())
     raw["conditions"] |= {"threads": 7, "drafter": "another", "temperature": 0.7}
+    raw["note"] |= {"disturbed_share": 1.0}
     (tmp_path / "profile.json").write_text(json.dumps(raw))
     changed = given(place) | {"policy__cycle__profiles": tmp_path / "profile.json"}
     run = flags(folder, head, tmp_path / "run", policy__cycle__ppo__timesteps=0, **changed)
@@ -259,6 +260,7 @@ def test_conditions_of_a_profile_that_are_not_these_are_warned_of(
     said = capsys.readouterr().err
     assert "profile.json: the profile was measured with threads 7, this is 1: its times may not fit" in said
     assert "was measured with drafter another, this is merged" in said
+    assert "disturbed 100% of the profile's cycles" in said
     assert "temperature" not in said
 
 

@@ -156,12 +156,14 @@ def test_costs_of_other_conditions_are_a_warning(
 ) -> None:
     raw = json.loads((recorded / "profile.json").read_text())
     raw["conditions"] |= {"temperature": 1.0, "drafter": "ngram"}
+    raw["note"] |= {"disturbed_share": 1.0}
     other = tmp_path / "other.json"
     other.write_text(json.dumps(raw))
     assert train.main(["headroom", str(recorded / "T0"), "--profile", str(other)]) == 0
     said = capsys.readouterr().err
     assert "measured with temperature 1.0, the trace has 0.0: times may not fit" in said
     assert "measured with drafter ngram" in said
+    assert "disturbed 100% of the profile's cycles" in said
 
 
 def changed(recording: Path, out: Path, cut: bool = False, **fingerprints: str) -> Path:
