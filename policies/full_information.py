@@ -146,8 +146,7 @@ def fit(
 
     Args:
         rate: tokens per second to begin with, e.g. of the best constant.
-        seconds_T: of each text with that; None = in the first round a token is worth the same at all
-            temperatures.
+        seconds_T: of each text with that; None = a token is worth the same at all temperatures.
 
     Returns:
         Tokens per second of the greedy policy on these texts, which may be fewer than `rate`.
@@ -165,7 +164,7 @@ def fit(
         expected.count(token_worths(table, seconds_T))
     for turn in range(settings.rounds):
         if turn:
-            rate = _improve(expected, table, costs, policy, rate, settings.own_worth)
+            rate = _improve(expected, table, costs, policy, rate, settings.own_worth, seconds_T is not None)
         for _ in range(settings.epochs):
             order = asked[torch.randperm(len(asked), generator=generator)]
             for places in order.split(settings.batch):
@@ -188,6 +187,7 @@ def _improve(
     policy: nn.Module,
     rate: float,
     own_worth: float,
+    by_temperature: bool,
 ) -> float:
     """Set what the policy sees of its own history, and what tokens are worth under it.
 
@@ -198,8 +198,10 @@ def _improve(
     # A round that failed must not make tokens worth less.
     rate = max(rate, table.positions / float(seconds_T.sum()))
     expected.features_PNF[:, :, -len(HISTORY_NAMES) :] = torch.from_numpy(history)[:, None]
-    token_P = token_worths(table, seconds_T)
-    expected.count(token_P)
+    token_P = np.ones(table.positions, dtype=np.float32)
+    if by_temperature:
+        token_P = token_worths(table, seconds_T)
+        expected.count(token_P)
     if own_worth:
         seen = replace(table, features_PNF=expected.features_PNF.numpy())
         cycles = cycles_of(table, costs, decided(seen, greedy(policy)))

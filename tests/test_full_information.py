@@ -208,7 +208,7 @@ def test_what_the_policy_takes_itself_counts_from_the_second_round_on() -> None:
 
 
 def replayed_in_between(
-    table: DecisionTable, costs: DecisionCosts, settings: FullInformationSettings
+    table: DecisionTable, costs: DecisionCosts, settings: FullInformationSettings, given: np.ndarray
 ) -> list[float]:
     """(T) seconds under a net after the first of two rounds: the steps of both are planned from the start, so
     that it is stopped, not fitted for one round."""
@@ -218,7 +218,7 @@ def replayed_in_between(
     def look(turn: int, speed: float) -> None:
         seen.append(replay_texts(table, costs, greedy(net)).tolist())
 
-    fit(net, table, costs, settings, 0, 1.0, look)
+    fit(net, table, costs, settings, 0, 1.0, look, given)
     return seen[0]
 
 
@@ -234,21 +234,18 @@ def test_tokens_are_worth_what_they_take_at_their_temperature(monkeypatch: pytes
 
     monkeypatch.setattr(full_information, "token_worths", watched)
     settings = FullInformationSettings(rounds=2, epochs=1, batch=16)
-    first = small_net(table, 1)
+    first, again, alike = (small_net(table, 1) for _ in range(3))
     fit(first, table, costs, replace(settings, rounds=1), 0, 1.0, seconds_T=given)
     assert [one.tolist() for one in seen] == [given.tolist()]
-    fit(small_net(table, 1), table, costs, settings, 0, 1.0, seconds_T=given)
+    fit(again, table, costs, settings, 0, 1.0, seconds_T=given)
     assert len(seen) == 3
-    again = small_net(table, 1)
-    fit(again, table, costs, settings, 0, 1.0)
-    assert len(seen) == 4
-    assert seen[3] == pytest.approx(replayed_in_between(table, costs, settings))
-    # What it says is what is fitted to.
-    alike = small_net(table, 1)
+    assert seen[2] == pytest.approx(replayed_in_between(table, costs, settings, given))
     fit(alike, table, costs, replace(settings, rounds=1), 0, 1.0)
-    monkeypatch.setattr(full_information, "token_worths", lambda *_: np.ones(table.positions, np.float32))
+    # What it says is what is fitted to.
+    worths = iter([usual(table, given), np.ones(table.positions, np.float32)])
+    monkeypatch.setattr(full_information, "token_worths", lambda *_: next(worths))
     flat = small_net(table, 1)
-    fit(flat, table, costs, settings, 0, 1.0)
+    fit(flat, table, costs, settings, 0, 1.0, seconds_T=given)
     for one, other in ((first, alike), (again, flat)):
         assert not all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))
 
