@@ -119,7 +119,11 @@ def evaluate(config: Config, policy: Path | None, out: Path) -> None:
         ),
         models=models_used(decoder),
         dtype=str(decoder.target.dtype).removeprefix("torch."),
-        sampling=SamplingUsed(max_new_tokens=config.evaluation.max_new_tokens, **config.sampling.law),
+        sampling=SamplingUsed(
+            temperatures=[config.sampling.temperature],
+            max_new_tokens=config.evaluation.max_new_tokens,
+            **{name: value for name, value in config.sampling.law.items() if name != "temperature"},
+        ),
         config=config.model_dump(mode="json"),
         policy=controller.info.to_json() if controller else None,
         seeds={"noise": seed, "order": seed, "bootstrap": seed},

@@ -19,18 +19,8 @@ from decoding.timing import PHASES
 from decoding.workload import Request
 from evaluation.machine import machine_info, versions
 from evaluation.protocol import Arm, Observation
-from evaluation.schema import (
-    ArmResult,
-    ArmSlice,
-    ComparisonResult,
-    GridPoint,
-    Json,
-    Machine,
-    Models,
-    Report,
-    SamplingUsed,
-    Workload,
-)
+from evaluation.schema import ArmResult, ArmSlice, Machine, Models, Report, SamplingUsed, Workload
+from evaluation.schema_parts import ComparisonResult, GridPoint, Json
 from evaluation.statistics import CONFIDENCE, compare_all
 from evaluation.verdict import verdict
 

@@ -5,24 +5,32 @@ Fields that may be null belong to work that is not done yet, or were not measure
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field
 
-SCHEMA_VERSION = 1
+from evaluation.schema_parts import (
+    ActionCount,
+    ComparisonResult,
+    Count,
+    CrossCheck,
+    GridPoint,
+    Json,
+    Latency,
+    Part,
+    Power,
+    Rate,
+    Regime,
+    ReliabilityBin,
+    SameArm,
+    Share,
+    StripText,
+)
+
+SCHEMA_VERSION = 2
 
 
-Rate = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=0)]
-Json = dict[str, JsonValue]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Machine(_Part):
+class Machine(Part):
     """Where it was measured."""
 
     cpu: str = Field(description="name of the processor")
@@ -34,7 +42,7 @@ class Machine(_Part):
     load_max: Rate | None = Field(None, description="the same, of the busiest block")
 
 
-class Models(_Part):
+class Models(Part):
     """What decoded."""
 
     target: str
@@ -45,10 +53,10 @@ class Models(_Part):
     path: Literal["fast", "eager"] | None = Field(None, description="fast: native code ran the target")
 
 
-class SamplingUsed(_Part):
+class SamplingUsed(Part):
     """The law of the text."""
 
-    temperature: Rate
+    temperatures: list[Rate] = Field(min_length=1, description="every prompt is decoded at each of them")
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
@@ -56,7 +64,7 @@ class SamplingUsed(_Part):
     max_new_tokens: int = Field(ge=1)
 
 
-class Workload(_Part):
+class Workload(Part):
     """What was decoded."""
 
     files: list[str]
@@ -68,7 +76,7 @@ class Workload(_Part):
     languages: dict[str, Count] = Field(description="prompts by language")
 
 
-class ArmSlice(_Part):
+class ArmSlice(Part):
     """An arm on some of the requests. All are ratios of sums, prefill excluded."""
 
     tokens_per_second: Rate
@@ -86,40 +94,59 @@ class ArmResult(ArmSlice):
     texts_unequal: Count = Field(description="texts that are not")
     acceptance_rate: list[Share] = Field(description="accepted / offered, by depth from 1")
     seconds_by_phase: dict[str, Rate] = Field(description="draft, select, verify, commit, policy")
+    source: str | None = Field(None, description="of a rule: where it comes from")
+    tuned: str | None = Field(None, description="of a rule: what was chosen on validation texts")
+    latency: Latency | None = None
+    peak_memory_mb: Rate | None = Field(None, description="resident, or the device's, of the process")
+    emitted: list[Count] = Field([], description="cycles that committed 0, 1, 2 .. tokens")
+    actions: list[ActionCount] = Field([], description="what cycles did, commonest first")
+    live: bool = Field(True, description="measured by decoding on the clock")
 
 
-class GridPoint(_Part):
-    """A fixed setting."""
-
-    drafter: str
-    lookup_depth: Count | None = Field(description="null for a drafter without lookup beside its draft")
-    draft_depth: Count
-    verification_size: Count
-    tokens_per_second: Rate
-
-
-class ComparisonResult(_Part):
-    """How much faster `a` decodes than `b`."""
-
-    a: str
-    b: str
-    ratio: Rate = Field(description="a's tokens/s over b's, geometric mean over groups; above 1: a is faster")
-    low: Rate | None = Field(description="two-sided interval of ratio; null with too few groups")
-    high: Rate | None
-    claimed: bool = Field(description="differs from 1 after Holm's correction over this report")
-    ratio_of_sums: Rate
-    groups: int = Field(ge=1)
-    p_value: Share | None = Field(description="two-sided, uncorrected; null without an interval")
-
-
-class Bound(_Part):
+class Bound(Part):
     """What share of the possible saving the learned arm reaches."""
 
     reachable_share: float | None
     clairvoyant_share: float | None
 
 
-class Report(_Part):
+class ReplayArm(Part):
+    """An arm in replay: traces and cost profile, no clock."""
+
+    kind: str = Field(description="plain, fixed, rule, learned or bound")
+    tokens_per_second: Rate
+    speedup_vs_plain: Rate
+    tau: Rate | None = Field(None, description="null for bounds")
+    source: str | None = None
+    tuned: str | None = None
+    learned_over_it: ComparisonResult | None = None
+
+
+class Replay(Part):
+    """All arms and the whole grid, without timing noise."""
+
+    texts: int = Field(ge=1)
+    tokens: int = Field(ge=1)
+    arms: dict[str, ReplayArm]
+    grid: list[GridPoint] = Field(description="of every drafter, over the test texts")
+    best_by_validation: list[str] = Field(description="the top two fixed settings on validation texts")
+    best_in_hindsight: str
+    best_by_category: dict[str, str] = Field(description="in hindsight")
+    warnings: list[str] = Field(description="e.g. that the best lies on an edge of the grid")
+    not_slower: dict[str, tuple[Rate, Rate]] = Field(
+        description="by category: learned over plain, and its lower bound, simultaneous over categories"
+    )
+
+
+class Slices(Part):
+    """A comparison by some part of the workload, with intervals where there are questions enough."""
+
+    by_category: dict[str, list[ComparisonResult]]
+    by_language: dict[str, list[ComparisonResult]]
+    by_temperature: dict[str, list[ComparisonResult]]
+
+
+class Report(Part):
     """A whole evaluation."""
 
     schema_version: int = Field(SCHEMA_VERSION, ge=1)
@@ -139,10 +166,22 @@ class Report(_Part):
     config: Json
     policy: Json | None = Field(description="of the exported policy; null if none was evaluated")
     seeds: dict[str, int]
+    by_temperature: dict[str, dict[str, ArmSlice]] = Field({}, description="temperature -> arm -> result")
+    slices: Slices | None = Field(None, description="the learned arm over plain and over the best two fixed")
+    same_questions: dict[str, dict[str, ArmSlice]] = Field(
+        {}, description="language -> arm -> result, of the questions that all languages have"
+    )
+    replay: Replay | None = None
     bound: Bound | None = None
-    aa: None = None
-    reliability: None = None
-    collapse: None = None
+    aa: SameArm | None = None
+    power: Power | None = None
+    reliability: list[ReliabilityBin] | None = None
+    collapse: Json | None = Field(None, description="of the policy's validation: what its export says")
+    cross_check: list[CrossCheck] = []
+    regimes: list[Regime] = []
+    strips: list[StripText] = []
+    reruns: Count = Field(0, description="blocks that were decoded again, since other work disturbed them")
+    forced_text: bool = Field(False, description="all arms committed one recorded text")
 
 
 def json_schema() -> dict[str, Any]:

@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from evaluation.schema import GridPoint, Report
+from evaluation.schema import Report
+from evaluation.schema_parts import GridPoint
 
 
 def print_report(report: Report, console: Console) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from evaluation.protocol import FixedSetting
-from evaluation.schema import ComparisonResult
+from evaluation.schema_parts import ComparisonResult
 from evaluation.statistics import CONFIDENCE, MIN_GROUPS
 
 # An interval over so few questions is honest about chance, not about which questions were asked.

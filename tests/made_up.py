@@ -60,7 +60,7 @@ def report_of(
         "workload": describe_workload(["w.jsonl"], "test", requests, repeats),
         "models": Models(target="tiny", drafter="eagle"),
         "dtype": "float64",
-        "sampling": SamplingUsed(temperature=0.7, max_new_tokens=MAX_NEW_TOKENS),
+        "sampling": SamplingUsed(temperatures=[0.7], max_new_tokens=MAX_NEW_TOKENS),
         "config": {"evaluation": {"prompts": 3}},
         "policy": None,
         "seeds": {"sampling": 3},

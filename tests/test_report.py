@@ -8,7 +8,8 @@ import torch
 from made_up import made_up, printed
 from pydantic import ValidationError
 
-from evaluation.schema import ComparisonResult, Report, json_schema
+from evaluation.schema import Report, json_schema
+from evaluation.schema_parts import ComparisonResult
 from evaluation.verdict import verdict
 
 
