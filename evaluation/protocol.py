@@ -69,6 +69,7 @@ class Observation:
         cycles: sums over the request's cycles, seconds by phase among them.
         token_hash: SHA-256 of the generated ids: equal text, equal hash.
         load: 1-minute load average of the machine at the start of the block.
+        temperature: of the text's law.
     """
 
     arm: str
@@ -83,6 +84,7 @@ class Observation:
     cycles: CycleSummary
     token_hash: str
     load: float
+    temperature: float = 0.0
 
     @property
     def emitted(self) -> int:
@@ -106,6 +108,7 @@ def run_arms(
     rng: np.random.Generator,
     on_progress: Callable[[int, int, Observation], None] | None = None,
     raw: list[dict[str, Any]] | None = None,
+    temperature: float = 0.0,
 ) -> list[Observation]:
     """Decode every request `repeats` times with every arm, in balanced random order within each block.
 
@@ -116,6 +119,7 @@ def run_arms(
         open_session: a fresh, prefilled session; equal requests must get equal seeds, or texts differ.
         on_progress: called after every observation with (done, total, observation), outside of what is timed.
         raw: every timed cycle is appended here as one flat row, see `cycle_row`.
+        temperature: that `open_session` decodes at; noted with every observation.
     """
     _check(arms, requests, repeats)
     _warm_up(arms[0], requests[0], open_session, cycles=None)
@@ -130,7 +134,9 @@ def run_arms(
             if arm.name not in warm:
                 _warm_up(arm, request, open_session, WARM_UP_CYCLES)
                 warm.add(arm.name)
-            observation, records = _observe(arm, request, open_session, (repeat, block, place), load)
+            observation, records = _observe(
+                arm, request, open_session, (repeat, block, place), (load, temperature)
+            )
             observations.append(observation)
             if raw is not None:
                 raw.extend(cycle_row(observation, number, record) for number, record in enumerate(records))
@@ -163,6 +169,7 @@ def cycle_row(observation: Observation, number: int, record: CycleRecord) -> dic
         "group": observation.group,
         "category": observation.category,
         "language": observation.language,
+        "temperature": observation.temperature,
         "repeat": observation.repeat,
         "block": observation.block,
         "place": observation.place,
@@ -187,9 +194,14 @@ def _warm_up(arm: Arm, request: Request, open_session: OpenSession, cycles: int 
 
 
 def _observe(
-    arm: Arm, request: Request, open_session: OpenSession, place: tuple[int, int, int], load: float
+    arm: Arm,
+    request: Request,
+    open_session: OpenSession,
+    place: tuple[int, int, int],
+    beside: tuple[float, float],
 ) -> tuple[Observation, list[CycleRecord]]:
-    """Decode a request to its end. `place` is (repeat, block, place in the block)."""
+    """Decode a request to its end. `place` is (repeat, block, place in the block), `beside` the
+    machine's load and the temperature."""
     with _named(arm, request):
         session = (arm.open_session or open_session)(request)
         records = list(session.run(arm.controller_factory()))
@@ -205,7 +217,8 @@ def _observe(
         prefill_seconds=session.prefill_seconds,
         cycles=summarise(records),
         token_hash=hashlib.sha256(array("q", session.generated).tobytes()).hexdigest(),
-        load=load,
+        load=beside[0],
+        temperature=beside[1],
     )
     return observation, records
 

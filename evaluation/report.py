@@ -29,6 +29,7 @@ UNNAMED = "(none)"  # the row of requests without a category or language
 CYCLES = pa.schema(
     [
         *((name, pa.string()) for name in ("arm", "question_id", "group", "category", "language")),
+        ("temperature", pa.float64()),
         *((name, pa.int32()) for name in ("repeat", "block", "place", "cycle")),
         *((name, pa.int32()) for name in ("draft_depth", "verification_size", "accepted", "emitted")),
         ("context_length", pa.int32()),
@@ -129,8 +130,12 @@ def _arm_result(arm: Arm, observations: Sequence[Observation], plain: str) -> Ar
     rows = [row for row in observations if row.arm == arm.name]
     if not rows:
         raise ValueError(f"arm {arm.name!r} has no observation: nothing can be reported of it")
-    texts = {(row.question_id, row.repeat): row.token_hash for row in observations if row.arm == plain}
-    unequal = sum(texts[row.question_id, row.repeat] != row.token_hash for row in rows)
+    texts = {
+        (row.question_id, row.temperature, row.repeat): row.token_hash
+        for row in observations
+        if row.arm == plain
+    }
+    unequal = sum(texts[row.question_id, row.temperature, row.repeat] != row.token_hash for row in rows)
     cycles = merge(row.cycles for row in rows)
     return ArmResult(
         **_slice(cycles, len(rows), _summary(plain, observations)).model_dump(),

@@ -61,7 +61,7 @@ def compare(
 ) -> Comparison:
     """Compare two arms that decoded the same requests; `claimed` is at level 1 - confidence, unadjusted.
 
-    Translations, turns and repeats of a question are one group: its tokens and seconds are summed per arm.
+    Translations, turns, temperatures and repeats of a question are one group: its tokens and seconds are summed per arm.
     """
     rows = [row for row in observations if row.arm in (a, b)]
     log_ratios = np.array(group_log_ratios(a, b, rows))
@@ -93,12 +93,12 @@ def compare_all(
 
 def group_log_ratios(a: str, b: str, observations: Iterable[Observation]) -> list[float]:
     """log(a's tokens/s over b's) of each group, groups in order. ValueError unless both decoded the same."""
-    decoded: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    decoded: dict[str, set[tuple[str, float, int]]] = defaultdict(set)
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     emitted: dict[tuple[str, str], int] = defaultdict(int)
     groups = set()
     for row in observations:
-        decoded[row.arm].add((row.question_id, row.repeat))
+        decoded[row.arm].add((row.question_id, row.temperature, row.repeat))
         seconds[row.arm, row.group] += row.seconds
         emitted[row.arm, row.group] += row.emitted
         groups.add(row.group)
