@@ -130,12 +130,8 @@ def _arm_result(arm: Arm, observations: Sequence[Observation], plain: str) -> Ar
     rows = [row for row in observations if row.arm == arm.name]
     if not rows:
         raise ValueError(f"arm {arm.name!r} has no observation: nothing can be reported of it")
-    texts = {
-        (row.question_id, row.temperature, row.repeat): row.token_hash
-        for row in observations
-        if row.arm == plain
-    }
-    unequal = sum(texts[row.question_id, row.temperature, row.repeat] != row.token_hash for row in rows)
+    texts = {_text(row): row.token_hash for row in observations if row.arm == plain}
+    unequal = sum(texts[_text(row)] != row.token_hash for row in rows)
     cycles = merge(row.cycles for row in rows)
     return ArmResult(
         **_slice(cycles, len(rows), _summary(plain, observations)).model_dump(),
@@ -146,6 +142,10 @@ def _arm_result(arm: Arm, observations: Sequence[Observation], plain: str) -> Ar
         acceptance_rate=list(cycles.acceptance_rate),
         seconds_by_phase=asdict(cycles.seconds),
     )
+
+
+def _text(row: Observation) -> tuple[str, float, int]:
+    return row.question_id, row.temperature, row.repeat
 
 
 def _never_drafted(result: ArmResult) -> bool:

@@ -61,7 +61,8 @@ def compare(
 ) -> Comparison:
     """Compare two arms that decoded the same requests; `claimed` is at level 1 - confidence, unadjusted.
 
-    Translations, turns, temperatures and repeats of a question are one group: its tokens and seconds are summed per arm.
+    Translations, turns, temperatures and repeats of a question are one group: its tokens and seconds are
+    summed per arm.
     """
     rows = [row for row in observations if row.arm in (a, b)]
     log_ratios = np.array(group_log_ratios(a, b, rows))
