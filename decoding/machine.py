@@ -115,3 +115,15 @@ def cpu_name() -> str:
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     # On ARM the kernel gives no name, and elsewhere platform may know as little.
     return (named[0] if named else "") or platform.processor() or platform.machine() or "unknown"
+
+
+def resident_mb() -> float | None:
+    """Megabytes (10^6) that this process holds: what its CUDA device held at most, else its resident memory
+    now. None where the system does not say."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() / 1e6
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

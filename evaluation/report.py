@@ -15,8 +15,8 @@ import torch
 
 from decoding.artifacts import atomic_path, write_json
 from decoding.metrics import CycleSummary, merge
-from decoding.timing import PHASES
 from decoding.workload import Request
+from evaluation.block_store import CYCLES
 from evaluation.machine import machine_info, versions
 from evaluation.protocol import Arm, Observation
 from evaluation.schema import ArmResult, ArmSlice, Machine, Models, Report, SamplingUsed, Workload
@@ -25,19 +25,6 @@ from evaluation.statistics import CONFIDENCE, compare_all
 from evaluation.verdict import verdict
 
 UNNAMED = "(none)"  # the row of requests without a category or language
-
-CYCLES = pa.schema(
-    [
-        *((name, pa.string()) for name in ("arm", "question_id", "group", "category", "language")),
-        ("temperature", pa.float64()),
-        *((name, pa.int32()) for name in ("repeat", "block", "place", "cycle")),
-        *((name, pa.int32()) for name in ("draft_depth", "verification_size", "accepted", "emitted")),
-        ("context_length", pa.int32()),
-        ("accepted_by_depth", pa.list_(pa.bool_())),
-        ("token_ids", pa.list_(pa.int32())),
-        *((f"{phase}_seconds", pa.float64()) for phase in PHASES),
-    ]
-)
 
 
 def build_report(
