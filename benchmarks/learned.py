@@ -19,16 +19,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Samples, command
-from configs.schema import Config
-from decoding.controller import Controller, DraftView, PlainController, QuestionKind
+from commands.live_arms import Overridden, decoder_of_pair
+from decoding.controller import Controller, PlainController
 from decoding.cycle_features import CycleFeatures
 from decoding.decisions import DecisionController, Decisions
-from decoding.decoder import SpeculativeDecoder, default_drafter
-from decoding.drafters.load import load_drafter
-from decoding.exported import ExportedController
-from decoding.exported_cycle import ExportedCycle, load_policy
+from decoding.decoder import SpeculativeDecoder
+from decoding.exported_cycle import ExportedCycle
 from decoding.profile import CostProfile
-from decoding.setting import Setting, SettingDecider, setting_controller
+from decoding.setting import Setting, setting_controller
 from decoding.workload import load_workload, select
 from evaluation.protocol import Arm, Observation, OpenSession, run_arms
 from evaluation.statistics import compare
@@ -36,18 +34,6 @@ from policies.baselines import ExpectedGain
 from policies.live_expected_gain import LiveExpectedGain
 
 SHIPPED = ["configs/prompts/mixed.jsonl", "configs/prompts/multilingual.jsonl"]
-
-
-class Overridden:
-    """Asks a policy and does what a setting says: what the policy costs, and nothing of what it gains."""
-
-    def __init__(self, policy: ExportedCycle, setting: Setting) -> None:
-        self._policy = policy
-        self._setting = SettingDecider(setting, policy.decisions)
-
-    def decide(self, kind: QuestionKind, view: DraftView, allowed: Sequence[bool]) -> int:
-        self._policy.decide(kind, view, allowed)
-        return self._setting.decide(kind, view, allowed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -156,21 +142,6 @@ def arms_of(
     if hindsight != chosen:
         arms.insert(2, Arm("other constant", partial(setting_controller, hindsight, info.decisions), "rule"))
     return arms
-
-
-def decoder_of_pair(folder: Path, decoder: SpeculativeDecoder) -> SpeculativeDecoder:
-    """The same target with the drafter, beam and scores that a pair of policies was trained with."""
-    pair = load_policy(folder)
-    if not isinstance(pair, ExportedController):
-        raise ValueError(f"--pair is {folder}, must hold a pair of policies: train one with configs/ltd.yaml")
-    config = Config.model_validate(pair.info.training)
-    name = config.model.drafter or default_drafter(config.model.target)
-    draft = config.draft
-    drafter = load_drafter(name, decoder.model, draft.beam_width, draft.min_match, draft.lookup_depth)
-    other = SpeculativeDecoder(decoder.model, drafter)
-    for warning in other.use_policy(folder):
-        print(f"warning: {warning}", file=sys.stderr)
-    return other
 
 
 def expected_gain_of(
