@@ -18,6 +18,7 @@ from commands.recorded import (
     decisions_of,
     headers,
     nearest,
+    profile_files,
     profiles,
     read_recorded,
     recording_config,
@@ -51,6 +52,7 @@ class ReplayStage:
         expected_gain: `ExpectedGain.fitted` by temperature.
         costs: profiles. warnings: one line each.
         folders: of the test recordings, and of the validation recordings.
+        profiles: files of `costs`. drafter: name of the recordings'.
     """
 
     decisions: Decisions
@@ -62,6 +64,8 @@ class ReplayStage:
     costs: list[CostProfile]
     warnings: list[str]
     folders: tuple[Path, Path]
+    profiles: list[Path]
+    drafter: str
 
 
 def recorded_folders(config: Config, out: Path) -> tuple[Path, Path]:
@@ -87,6 +91,7 @@ def replay_stage(config: Config, out: Path, policies: Mapping[str, Exported]) ->
     folders = recorded_folders(config, out)
     temperatures = config.evaluation.used_temperatures(config.sampling.temperature)
     costs = profiles(config, out, temperatures)
+    files = profile_files(config, out, temperatures)
     cycles = {name: one for name, one in policies.items() if isinstance(one, ExportedCycle)}
     decisions = grid_decisions(config, folders, list(cycles.values()))
     question = config.policy.cycle.question_microseconds / 1e6
@@ -105,7 +110,8 @@ def replay_stage(config: Config, out: Path, policies: Mapping[str, Exported]) ->
         arms.append(ReplayedArm(name, "learned", seconds_T))
     arms.append(ReplayedArm("clairvoyant", "bound", clairvoyant(test)))
     said = edge_warnings(best[0], list(grid))
-    return ReplayStage(decisions, _texts(test), arms, grid, best, rules, costs, said, folders)
+    drafter = headers(folders[0])[0].drafter
+    return ReplayStage(decisions, _texts(test), arms, grid, best, rules, costs, said, folders, files, drafter)
 
 
 def grid_decisions(config: Config, folders: Sequence[Path], policies: Sequence[ExportedCycle]) -> Decisions:

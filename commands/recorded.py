@@ -143,6 +143,14 @@ def profiles(config: Config, out: Path, temperatures: list[float]) -> list[CostP
     return found
 
 
+def profile_files(config: Config, out: Path, temperatures: Sequence[float]) -> list[Path]:
+    """Where `profiles` reads them from."""
+    if config.policy.cycle.profiles is not None:
+        return _paths(config.policy.cycle.profiles)
+    ends = sorted({min(temperatures), max(temperatures)})
+    return [out / "profile" / f"T{temperature:g}" / PROFILE_FILE for temperature in ends]
+
+
 def _paths(given: Path | list[Path] | None) -> list[Path]:
     if given is None:
         return []
