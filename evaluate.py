@@ -1,12 +1,12 @@
 """Compare plain decoding, fixed settings, rules and learned policies; or check that texts are exact.
 
 `python evaluate.py --config C --policy DIR --out RUN` replays all arms and the whole grid from recordings,
-decodes those that matter live, and writes `report.json`, `report.html` and `cycles.parquet` into RUN; a killed
-run goes on where it was. `--beside NAME=DIR` adds a policy. `--from report.json` repeats an evaluation with
-its configuration, seed and policies. `--check-law` decodes tiny models thousands of times and tests the law of
-what they say, for every rule and drafter. `--check-text` compares the configured model's texts with plain
-decoding's, and tells floating-point ties from faults. Both exit with 1 on a fault; with `--out` they write a
-JSON file there.
+decodes those that matter live, and writes `report.json`, `report.html` and `cycles.parquet` into RUN; a
+killed run goes on where it was. `--beside NAME=DIR` adds a policy. `--from report.json` repeats an evaluation
+with its configuration, seed and policies. `--check-law` decodes tiny models thousands of times and tests the
+law of what they say, for every rule and drafter. `--check-text` compares the configured model's texts with
+plain decoding's, and tells floating-point ties from faults. Both exit with 1 on a fault; with `--out` they
+write a JSON file there.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 
 from commands.decoder import load_decoder
@@ -52,7 +53,8 @@ def evaluate(config: Config, policy: Path | None, beside: Mapping[str, Path], ou
     stage = replay_stage(config, out, policies)
     for warning in stage.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    plan = make_plan(config, requests, stage, folders, policies)
+    half = decoder.target.dtype in (torch.float16, torch.bfloat16)
+    plan = make_plan(config, requests, stage, folders, policies, half)
     decode_live(plan, out / LIVE_FOLDER)
     kept = BlockStore(out / LIVE_FOLDER / BLOCKS_FOLDER).kept()
     report = report_of(config, decoder, requests, stage, plan, kept, policies.get(LEARNED))
@@ -67,21 +69,27 @@ def make_plan(
     stage: ReplayStage,
     folders: Mapping[str, Path],
     policies: Mapping[str, Exported],
+    half: bool,
 ) -> Plan:
-    """What is decoded live: the main arms on all prompts, the rest on the first few, in a repeat apart."""
+    """What is decoded live: the main arms on all prompts, the rest on the first few, in a repeat apart.
+
+    Args:
+        half: the target computes in half precision: the main arms decode on forced texts, and beside the
+            rest they run freely too.
+    """
     given, seed = config.evaluation, config.seed
     assert seed is not None
     arms = live_arms(config, stage, folders, policies)
     temperatures = given.used_temperatures(config.sampling.temperature)
     questions = [request.question_id for request in requests]
     main = [arm.name for arm in arms if not arm.rest]
-    blocks = plan_blocks(
-        main, questions, temperatures, range(given.repeats), np.random.default_rng([seed, 1])
-    )
+    rng = np.random.default_rng([seed, 1])
+    blocks = plan_blocks(main, questions, temperatures, range(given.repeats), rng)
     rest = [arm.name for arm in arms if arm.rest]
-    if rest:
+    free = [name for name in main if name != "plain"] if half and given.rest_prompts else []
+    if rest or free:
         blocks += plan_blocks(
-            ["plain", *rest],
+            ["plain", *free, *rest],
             questions[: given.rest_prompts],
             temperatures,
             [given.repeats],
@@ -96,7 +104,7 @@ def make_plan(
         policy=None if LEARNED not in folders else str(folders[LEARNED].absolute()),
         arms=tuple(arms),
         blocks=tuple(blocks),
-        rules=Rules(given.other_cores, given.reruns, given.minutes),
+        rules=Rules(given.other_cores, given.reruns, given.minutes, given.repeats if half else 0),
     )
 
 

@@ -52,10 +52,11 @@ def report_of(
         about={arm.name: (arm.source, arm.tuned) for arm in plan.arms},
     )
     observations = [row for block in kept.values() for row in block.observations]
-    records: dict[str, list[Sequence[CycleRecord]]] = {}
-    for block in kept.values():
-        for observation, cycles in zip(block.observations, block.records, strict=True):
-            records.setdefault(observation.arm, []).append(cycles)
+    records: dict[tuple[str, int], Sequence[CycleRecord]] = {
+        (observation.arm, observation.block): cycles
+        for block in kept.values()
+        for observation, cycles in zip(block.observations, block.records, strict=True)
+    }
     given = config.evaluation
     law = {name: value for name, value in config.sampling.law.items() if name != "temperature"}
     temperatures = given.used_temperatures(config.sampling.temperature)
@@ -69,6 +70,7 @@ def report_of(
         "strips": strips(learned, kept, decoder.tokenizer.decode) if learned else [],
         "reruns": sum(block.attempts > 1 for block in kept.values()),
         "disturbed": sum(block.other_cores > rules.other_cores for block in kept.values()),
+        "forced_text": rules.forced > 0,
         "blocks": len(kept),
         "blocks_planned": len(plan.blocks),
         "policy_folders": {arm.name: arm.how["policy"] for arm in plan.arms if arm.kind == "learned"},

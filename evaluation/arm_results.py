@@ -14,6 +14,8 @@ from evaluation.protocol import FixedSetting, Observation
 from evaluation.schema import ArmResult, ArmSlice
 from evaluation.slices import named
 
+Records = Mapping[tuple[str, int], Sequence[CycleRecord]]
+
 
 class Reported(Protocol):
     """What a report needs of an arm; a `protocol.Arm` has it."""
@@ -51,18 +53,16 @@ def arm_result(
     observations: Sequence[Observation],
     plain: str,
     roles: Roles,
-    records: Mapping[str, Sequence[Sequence[CycleRecord]]],
+    records: Records,
 ) -> ArmResult:
     """An arm on all that it decoded; plain decoding on what the main arms did. ValueError if that is nothing.
 
     Args:
         plain: name of the arm of plain decoding.
-        records: cycles of each arm's requests, in the order of its observations; empty: nothing is said of
-            latency and actions.
+        records: cycles by arm and block; empty: nothing is said of latency and actions.
     """
-    rows = [row for row in observations if row.arm == arm.name]
-    if arm.name == plain:
-        rows = [row for row in main_observations(observations, roles) if row.arm == plain]
+    seen = observations if arm.name in roles.rest else main_observations(observations, roles)
+    rows = [row for row in seen if row.arm == arm.name]
     if not rows:
         raise ValueError(f"arm {arm.name!r} has no observation: nothing can be reported of it")
     texts = {_text(row): row.token_hash for row in observations if row.arm == plain}
@@ -71,11 +71,11 @@ def arm_result(
     source, tuned = roles.about.get(arm.name, (None, None))
     memory = [row.memory_mb for row in rows if row.memory_mb is not None]
     more: dict[str, Any] = {}
-    if records.get(arm.name):
-        flat = [record for some in records[arm.name] for record in some]
-        prefills = [row.prefill_seconds for row in observations if row.arm == arm.name]
+    if records:
+        mine = [records[arm.name, row.block] for row in rows]
+        flat = [record for some in mine for record in some]
         more = {
-            "latency": latency(prefills, records[arm.name]),
+            "latency": latency([row.prefill_seconds for row in rows], mine),
             "emitted": emitted_counts(flat),
             "actions": action_counts(flat),
         }

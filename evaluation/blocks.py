@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from decoding.controller import PlainController
+from decoding.forced import forced
 from decoding.other_load import OtherLoad
 from decoding.records import CycleRecord
+from decoding.replay_session import ReplaySession
+from decoding.session import Session
 from decoding.workload import Request
 from evaluation.block_store import BlockStore, Kept
 from evaluation.orders import balanced_orders
@@ -50,11 +55,14 @@ class Rules:
         other_cores: more than so many cores used by other processes disturb a block.
         reruns: a disturbed block is decoded again at most so often.
         minutes: of a temperature's blocks; none begins after that. None = no limit.
+        forced: repeats below this number are decoded on a forced text (`decoding/forced.py`): that of plain
+            decoding, written anew in each block before anything is timed. For half precision.
     """
 
     other_cores: float = 0.25
     reruns: int = 2
     minutes: float | None = None
+    forced: int = 0
 
 
 def plan_blocks(
@@ -115,6 +123,8 @@ def run_blocks(
         if not warm:
             warm_up(some[0], request, opener, cycles=None)
             warm = True
+        if block.repeat < rules.forced:
+            some, opener = on_plain_text(some, request, opener)
         return _decode(block, some, request, opener, others)
 
     def spent(temperature: float) -> float:
@@ -134,6 +144,26 @@ def run_blocks(
             if on_progress is not None:
                 on_progress(len(blocks), len(blocks), f"{block.question_id} again")
             kept[block.number] = store.keep(decode(block), before)
+
+
+def on_plain_text(
+    arms: Sequence[Arm], request: Request, open_session: OpenSession
+) -> tuple[list[Arm], OpenSession]:
+    """The same arms and opener on the text that plain decoding writes now."""
+    session = open_session(request)
+    for _ in session.run(PlainController()):
+        pass
+    text = list(session.generated)
+
+    def opened(by: OpenSession, one: Request) -> Session | ReplaySession:
+        begun = by(one)
+        return forced(begun, text) if isinstance(begun, Session) else begun
+
+    own = [
+        arm if arm.open_session is None else replace(arm, open_session=partial(opened, arm.open_session))
+        for arm in arms
+    ]
+    return own, partial(opened, open_session)
 
 
 def _decode(

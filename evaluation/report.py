@@ -14,14 +14,13 @@ import pyarrow.parquet as pq
 import torch
 
 from decoding.artifacts import atomic_path, write_json
-from decoding.records import CycleRecord
 from decoding.workload import Request
-from evaluation.arm_results import Reported, Roles, arm_result, by_part, main_observations
+from evaluation.arm_results import Records, Reported, Roles, arm_result, by_part, main_observations
 from evaluation.block_store import CYCLES
 from evaluation.checks import held_to, power, same_arm
 from evaluation.machine import machine_info, versions
 from evaluation.protocol import Observation
-from evaluation.schema import ArmResult, Machine, Models, Report, SamplingUsed, Workload
+from evaluation.schema import ArmResult, ArmSlice, Machine, Models, Report, SamplingUsed, Workload
 from evaluation.schema_parts import ComparisonResult, GridPoint, Json
 from evaluation.slices import named, shared_questions, slices
 from evaluation.statistics import CONFIDENCE, compare, compare_all
@@ -45,7 +44,7 @@ def build_report(
     device: torch.device | None = None,
     confidence: float = CONFIDENCE,
     roles: Roles | None = None,
-    records: Mapping[str, Sequence[Sequence[CycleRecord]]] | None = None,
+    records: Records | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> Report:
     """Everything that is said about a run; `rng` is for the bootstrap.
@@ -54,7 +53,7 @@ def build_report(
     several learned arms the first counts: the fastest would be a choice in hindsight.
 
     Args:
-        records: cycles of each arm's requests, in the order of its observations.
+        records: cycles by arm and block.
         more: further fields of the report.
     """
     roles = roles or Roles()
@@ -106,8 +105,21 @@ def build_report(
         config=config,
         policy=policy,
         seeds=dict(seeds),
+        free_running=_free_running(arms, observations, plain, roles),
         **(more or {}),
     )
+
+
+def _free_running(
+    arms: Sequence[Reported], observations: Sequence[Observation], plain: str, roles: Roles
+) -> dict[str, ArmSlice]:
+    """Main arms that also decoded the rest's prompts; none if plain decoding alone did."""
+    usual = {row.repeat for row in main_observations(observations, roles)}
+    rows = [row for row in observations if row.repeat not in usual]
+    there = {row.arm for row in rows} - roles.rest
+    if there <= {plain}:
+        return {}
+    return by_part(lambda row: None, [arm for arm in arms if arm.name in there], rows, plain)[UNNAMED]
 
 
 def pairs_of(

@@ -188,7 +188,12 @@ class Report(Part):
     disturbed: Count = Field(0, description="blocks that were disturbed in every attempt")
     blocks: Count | None = Field(None, description="prompts x temperatures x repeats that were decoded")
     blocks_planned: Count | None = Field(None, description="the same, had there been time")
-    forced_text: bool = Field(False, description="all arms committed one recorded text")
+    forced_text: bool = Field(
+        False, description="main arms decoded the text of plain decoding: half precision rounds apart"
+    )
+    free_running: dict[str, ArmSlice] = Field(
+        {}, description="main arms on texts of their own, on the prompts of the rest"
+    )
 
 
 def json_schema() -> dict[str, Any]:
