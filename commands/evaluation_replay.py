@@ -71,13 +71,15 @@ class ReplayStage:
 def recorded_folders(config: Config, out: Path) -> tuple[Path, Path]:
     """Folders of the test and the validation recordings; those that are not named are made in `out`."""
     given = config.evaluation
-    update = {"temperatures": given.used_temperatures(config.sampling.temperature)}
-    config = config.model_copy(update={"traces": config.traces.model_copy(update=update)})
     found = []
     for split, path in (("test", given.traces), ("validation", given.validation_traces)):
         if path is None:
             path = out / "traces" / split
-            record_traces(recording_config(config, split), path)
+            own = recording_config(config, split)
+            update: dict[str, Any] = {"temperatures": given.used_temperatures(config.sampling.temperature)}
+            if split == "test":
+                update |= {"prompts": given.prompts, "texts": None}
+            record_traces(own.model_copy(update={"traces": own.traces.model_copy(update=update)}), path)
         found.append(path)
     return found[0], found[1]
 
@@ -95,8 +97,7 @@ def replay_stage(config: Config, out: Path, policies: Mapping[str, Exported]) ->
     cycles = {name: one for name, one in policies.items() if isinstance(one, ExportedCycle)}
     decisions = grid_decisions(config, folders, list(cycles.values()))
     question = config.policy.cycle.question_microseconds / 1e6
-    test, validation = (read_recorded(one, decisions, costs, question) for one in folders)
-    _check_temperatures(test, temperatures, folders[0])
+    test, validation = (read_recorded(one, decisions, costs, question, temperatures) for one in folders)
     _, on_validation = best_constant(validation.table, validation.costs)
     plain, *drafting = on_validation
     best = sorted(drafting, key=lambda one: float(on_validation[one].sum()))
@@ -207,14 +208,3 @@ def _texts(recorded: Recorded) -> Texts:
         np.concatenate([np.full(part.texts, one) for one, (part, _) in recorded.by_temperature.items()]),
         table.starts[1:] - table.starts[:-1],
     )
-
-
-def _check_temperatures(test: Recorded, wanted: Sequence[float], folder: Path) -> None:
-    if set(test.by_temperature) != set(wanted):
-        held, asked = (
-            ", ".join(f"{one:g}" for one in sorted(some)) for some in (test.by_temperature, wanted)
-        )
-        raise ValueError(
-            f"evaluation.traces {folder} was recorded at temperatures {held}, the evaluation is at {asked}:"
-            " set evaluation.temperatures to these, or record again"
-        )

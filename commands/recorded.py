@@ -208,15 +208,29 @@ def _unknown(error: Exception) -> ValueError:
 
 
 def read_recorded(
-    folder: Path, decisions: Decisions, costs: list[CostProfile], question_seconds: float
+    folder: Path,
+    decisions: Decisions,
+    costs: list[CostProfile],
+    question_seconds: float,
+    temperatures: Sequence[float] | None = None,
 ) -> Recorded:
-    """The tables of every recording in a folder.
+    """The tables of every recording in a folder, or of those at `temperatures`.
 
     Raises:
-        ValueError: a recording is of other models than a profile, or lacks what the decisions need.
+        ValueError: a recording is of other models than a profile, or lacks what the decisions need; there is
+            none at one of the temperatures.
     """
     parts: dict[float, list[tuple[DecisionTable, DecisionCosts]]] = {}
-    for one in recording_folders(folder):
+    there = {one: read_traces(one)[0].temperature for one in recording_folders(folder)}
+    missing = sorted(set(temperatures or ()) - set(there.values()))
+    if missing:
+        held = ", ".join(f"{one:g}" for one in sorted(set(there.values())))
+        raise ValueError(
+            f"{folder} holds recordings at temperatures {held}, none at {missing[0]:g}: record that one too"
+        )
+    for one in there:
+        if temperatures is not None and there[one] not in temperatures:
+            continue
         header, texts = read_traces(one)
         profile = nearest(costs, header.temperature)
         check_same(header.fingerprints, profile.fingerprints, f"recording {one}", "the profile")
