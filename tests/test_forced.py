@@ -22,6 +22,7 @@ from evaluation.text_check import RandomController
 
 TARGET = tiny_target()
 EAGLE = tiny_eagle(TARGET)
+TOKENS = [token for token in range(VOCABULARY) if token != END_ID]
 
 
 def session(
@@ -31,7 +32,7 @@ def session(
         TARGET,
         drafter,
         [5, 6, 7],
-        max_new_tokens=most,
+        max_new_tokens=12,
         end_ids={END_ID},
         sampling=Sampling(temperature=temperature),
         seed=seed,
