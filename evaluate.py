@@ -112,7 +112,7 @@ def repeated(options: argparse.Namespace) -> Config:
         options.policy = folders.get(LEARNED)
     if not options.beside:
         options.beside = [(name, folder) for name, folder in folders.items() if name != LEARNED]
-    return config_with(report.config, options.overrides, str(options.report))
+    return config_with(report.config, str(options.report), options.overrides)
 
 
 def run_law_check(config: Config, samples: int, out: Path | None) -> int:

@@ -16,7 +16,7 @@ from commands.decoder import load_decoder
 from commands.evaluation_arms import check_names, live_arms
 from commands.evaluation_replay import ReplayStage, replay_stage
 from commands.evaluation_report import report_of
-from commands.live_part import BLOCKS_FOLDER, PLAN_FILE, Plan
+from commands.live_part import BLOCKS_FOLDER, PLAN_FILE, Plan, without_paths
 from configs.command import chosen_seed
 from configs.schema import Config
 from decoding.artifacts import read_json, write_json
@@ -114,16 +114,15 @@ def decode_live(plan: Plan, folder: Path) -> None:
     file = folder / PLAN_FILE
     wanted = plan.to_json()
     if file.exists():
-        begun = read_json(file, "plan")
-        other = sorted(name for name in wanted if begun.get(name) != wanted[name])
+        begun, mine = (without_paths(one) for one in (read_json(file, "plan"), wanted))
+        other = sorted(name for name in mine if begun.get(name) != mine[name])
         if other:
             raise ValueError(
                 f"{folder} was begun with other {', '.join(other)}: give another --out, or remove it to begin"
                 " again"
             )
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(file, wanted)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(file, wanted)
     repeats = sorted({block.repeat for block in plan.blocks})
     print(f"{len(plan.arms)} arms, {len(plan.blocks)} blocks, {len(repeats)} processes, live in {folder}")
     for repeat in repeats:

@@ -6,6 +6,8 @@ with is part of the spread between repeats, not of every number alike.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -53,7 +55,9 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The content of `plan.json`."""
+        folders = [arm.how[name] for arm in self.arms for name in ("policy", "overridden") if name in arm.how]
         return {
+            "digests": {path: digest(Path(path)) for path in (*self.profiles, *folders)},
             "config": self.config.model_dump(mode="json"),
             "seed": self.seed,
             "decisions": self.decisions.to_json(),
@@ -81,6 +85,23 @@ class Plan:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"plan {path} is damaged ({error}): remove its folder") from None
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, or of the files of a folder."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return hashlib.sha256(b"".join(one.read_bytes() for one in files)).hexdigest()
+
+
+def without_paths(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan's JSON with files named by what they hold: moved, a run is the same, and of another policy under
+    the same name it is another."""
+    digests = raw.get("digests")
+    text = json.dumps({name: value for name, value in raw.items() if name != "digests"})
+    for path, value in digests.items() if isinstance(digests, dict) else ():
+        text = text.replace(json.dumps(path), json.dumps(value))
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

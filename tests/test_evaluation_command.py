@@ -118,12 +118,19 @@ def test_a_killed_run_goes_on_and_another_plan_is_refused(
     blocks[3].unlink()
     blocks[-1].unlink()
     (out / "report.json").unlink()
-    # The policy is another folder's now, and part of the plan.
+    # Where files lie is no part of the plan: the folder was moved.
     command = [*own, "--policy", str(made / "policy")]
     assert evaluate.main([one.replace("seed=1", "seed=null") for one in command]) == 0
     assert all(path.read_bytes() == before[path] for path in blocks[:3])
     assert report_of(out).blocks == 14
     capsys.readouterr()
+    other = tmp_path / "policy"
+    shutil.copytree(made / "policy", other)
+    raw = json.loads((other / "policy.json").read_text(encoding="utf-8"))
+    raw["validation"]["note"] = "another"
+    (other / "policy.json").write_text(json.dumps(raw), encoding="utf-8")
+    assert evaluate.main([*own, "--policy", str(other)]) == 2
+    assert "was begun with other arms, policy: " in capsys.readouterr().err
     assert evaluate.main([*command, "--set=evaluation.repeats=1"]) == 2
     said = capsys.readouterr().err
     assert (
