@@ -99,7 +99,9 @@ def opened_by(max_new_tokens: int, temperature: float, by: SpeculativeDecoder) -
 def slices(observations: Sequence[Observation]) -> dict[str, Sequence[Observation]]:
     """All of them, and if there are several temperatures those of each, by title."""
     every = sorted({row.temperature for row in observations})
-    each = {f"T {one:g}": [row for row in observations if row.temperature == one] for one in every}
+    each: dict[str, Sequence[Observation]] = {
+        f"T {one:g}": [row for row in observations if row.temperature == one] for one in every
+    }
     return each if len(each) == 1 else {"all temperatures": observations, **each}
 
 

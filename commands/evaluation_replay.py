@@ -107,8 +107,7 @@ def replay_stage(config: Config, out: Path, policies: Mapping[str, Exported]) ->
     arms += _constants(grid, best)
     arms.append(_ruled(test, costs, rules))
     for name, policy in cycles.items():
-        seconds_T = over_parts(test, lambda table, own, _, p=policy: replay_texts(table, own, decide_of(p)))
-        arms.append(ReplayedArm(name, "learned", seconds_T))
+        arms.append(ReplayedArm(name, "learned", decided_seconds(test, decide_of(policy))))
     arms.append(ReplayedArm("clairvoyant", "bound", clairvoyant(test)))
     said = edge_warnings(best[0], list(grid))
     drafter = headers(folders[0])[0].drafter
@@ -141,7 +140,7 @@ def decide_of(policy: ExportedCycle) -> Decide:
 
     def decide(features_BF: np.ndarray, allowed_BA: np.ndarray) -> np.ndarray:
         outputs_BA = batch_outputs(policy.network, features_BF)
-        sound_B = np.isfinite(np.where(allowed_BA, outputs_BA, 0.0)).all(axis=1)
+        sound_B = np.logical_and.reduce(np.isfinite(outputs_BA) | ~allowed_BA, axis=1)
         best_B = np.where(allowed_BA & sound_B[:, None], outputs_BA, -np.inf).argmax(axis=1)
         if sound_B.all():
             return best_B
@@ -160,6 +159,11 @@ def batch_outputs(network: Network, features_BF: np.ndarray) -> np.ndarray:
                 x = np.maximum(x, 0.0) if network.activation == "relu" else np.tanh(x)
             x = x @ weight.T + bias
     return x
+
+
+def decided_seconds(recorded: Recorded, decide: Decide) -> np.ndarray:
+    """(T) of all texts under these decisions."""
+    return over_parts(recorded, lambda table, costs, _: replay_texts(table, costs, decide))
 
 
 def over_parts(
