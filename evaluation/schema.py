@@ -5,6 +5,7 @@ Fields that may be null belong to work that is not done yet, or were not measure
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 from pydantic import Field
@@ -101,6 +102,9 @@ class ArmResult(ArmSlice):
     emitted: list[Count] = Field([], description="cycles that committed 0, 1, 2 .. tokens")
     actions: list[ActionCount] = Field([], description="what cycles did, commonest first")
     live: bool = Field(True, description="measured by decoding on the clock")
+    over_plain: ComparisonResult | None = Field(
+        None, description="with its interval, for the picture: outside of Holm's family, never claimed"
+    )
 
 
 class Bound(Part):
@@ -182,8 +186,13 @@ class Report(Part):
     strips: list[StripText] = []
     reruns: Count = Field(0, description="blocks that were decoded again, since other work disturbed them")
     forced_text: bool = Field(False, description="all arms committed one recorded text")
+    command: str | None = Field(None, description="what repeats this run, its seeds included")
 
 
 def json_schema() -> dict[str, Any]:
     """The schema of report.json as JSON Schema."""
     return Report.model_json_schema()
+
+
+if __name__ == "__main__":
+    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))
