@@ -73,19 +73,8 @@ def _context(report: Report) -> dict[str, Any]:
         "regimes": forest.regimes(report),
         "strips": strip.strips(report.strips),
         "depths": strip.depths(report.strips),
-        "replay": _replay_rows(report),
         "collapse": _collapse(report),
     }
-
-
-def _replay_rows(report: Report) -> list[dict[str, Any]]:
-    """Replayed arms, fastest last among bounds: a bound is no arm, it closes the table."""
-    if report.replay is None:
-        return []
-    ordered = sorted(
-        report.replay.arms.items(), key=lambda entry: (entry[1].kind == "bound", -entry[1].tokens_per_second)
-    )
-    return [{"name": name, "arm": arm} for name, arm in ordered]
 
 
 def _collapse(report: Report) -> tuple[list[str], list[tuple[str, str]]] | None:

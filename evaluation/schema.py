@@ -1,6 +1,7 @@
 """The published schema of report.json. Unknown keys, NaN and infinity are refused.
 
-Fields that may be null belong to work that is not done yet, or were not measured in the run.
+Fields that may be null were not measured in the run. `python -m evaluation.schema` prints the JSON Schema that
+docs/report.schema.json publishes.
 """
 
 from __future__ import annotations
@@ -140,6 +141,12 @@ class Replay(Part):
     not_slower: dict[str, tuple[Rate, Rate]] = Field(
         description="by category: learned over plain, and its lower bound, simultaneous over categories"
     )
+
+    def in_order(self) -> list[tuple[str, ReplayArm]]:
+        """Fastest first; bounds, which are no arms, last."""
+        return sorted(
+            self.arms.items(), key=lambda entry: (entry[1].kind == "bound", -entry[1].tokens_per_second)
+        )
 
 
 class Slices(Part):

@@ -52,7 +52,7 @@ def _forbidden(report: Report, row: ComparisonResult) -> str | None:
     if not aa.usable:
         return "the A/A check failed"
     if aa.half_width is not None and row.ratio > 0 and abs(math.log(row.ratio)) < aa.half_width:
-        return f"smaller than the A/A half-width, {math.expm1(aa.half_width) * 100:.1f} %"
+        return f"smaller than the A/A half-width, {least(aa.half_width)}"
     return None
 
 
@@ -63,14 +63,18 @@ def same_arm(report: Report) -> str:
         return "A/A check: none in this run, so what noise alone does to a difference is not known."
     interval = ""
     if aa.low is not None and aa.high is not None:
-        interval = f", 99.9 % interval {(aa.low - 1) * 100:+.1f} to {gain(aa.high)}"
-    found = f"{aa.b} over itself decoded {gain(aa.ratio)} tokens per second{interval}"
+        interval = f" (99.9 % interval {(aa.low - 1) * 100:+.1f} to {gain(aa.high)})"
+    found = f"{aa.b} against {aa.a}, the same setting, came to {gain(aa.ratio)}{interval}"
     if not aa.usable:
-        return f"Unusable: {found}. An arm must not differ from itself: no difference of this run is claimed."
+        return f"Unusable: {found}. Nothing may differ from itself: no difference of this run is claimed."
     if aa.half_width is None:
         return f"A/A check passed: {found}; too few questions for a half-width."
-    least = math.expm1(aa.half_width) * 100
-    return f"A/A check passed: {found}. No difference below {least:.1f} % is claimed."
+    return f"A/A check passed: {found}. No difference below {least(aa.half_width)} is claimed."
+
+
+def least(half_width: float) -> str:
+    """The smallest difference that is claimed, of a half-width in log-ratio."""
+    return f"{math.expm1(half_width) * 100:.2f} %"
 
 
 def power(report: Report) -> str | None:
@@ -123,8 +127,8 @@ def speed_and_tau(report: Report) -> str | None:
         return f"Here they agree: {by_speed[0]} is fastest and commits most tokens a cycle."
     rank = by_speed.index(longest) + 1
     return (
-        f"They disagree: {longest} commits most tokens a cycle (tau {arms[longest].tau:.2f}) and is "
-        f"number {rank} of {len(arms)} in speed; {by_speed[0]} is fastest with tau {arms[by_speed[0]].tau:.2f}."
+        f"They disagree: {longest} commits most tokens a cycle (tau {arms[longest].tau:.2f}) and is number "
+        f"{rank} of {len(arms)} in speed; {by_speed[0]} is fastest with tau {arms[by_speed[0]].tau:.2f}."
     )
 
 
