@@ -1,7 +1,7 @@
 """The published schema of report.json. Unknown keys, NaN and infinity are refused.
 
-Fields that may be null were not measured in the run. `python -m evaluation.schema` prints the JSON Schema that
-docs/report.schema.json publishes.
+Fields that may be null were not measured in the run. `python -m evaluation.schema` prints the JSON
+Schema that docs/report.schema.json publishes.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ ARM_ABSENT: dict[str, Any] = {
     "actions": [],
     "acceptance_rate": [],
 }
-SECTIONS = (
-    "verdict arms comparisons grid tau actions time workload latency lengths replay regimes reliability "
-    "cross-check strips run"
-).split()
+SECTIONS = [
+    "verdict", "arms", "comparisons", "grid", "tau", "actions", "time", "workload", "latency", "lengths",
+    "replay", "regimes", "reliability", "cross-check", "strips", "run",
+]  # fmt: skip
 HOSTILE = "</p></style><script>alert(1)</script><img src=x onerror='alert(2)'>\"'`&amp;{{ 7*7 }}{% raw %}"
 UNSEEN = "a\x00b\u202ec\ud800d\x1b[31m"
 
