@@ -1,10 +1,10 @@
 """Compare plain decoding, the fixed grid and the learned policy, side by side; or check that texts are exact.
 
-`python evaluate.py --config C --policy DIR --out RUN` writes `report.json` and `cycles.parquet` into RUN and
-prints the table and the verdict. `--check-law` decodes tiny models thousands of times and tests the law of
-what they say, for every rule and drafter. `--check-text` compares the configured model's texts with plain
-decoding's, and tells floating-point ties from faults. Both exit with 1 on a fault; with `--out` they write a
-JSON file there.
+`python evaluate.py --config C --policy DIR --out RUN` writes `report.json`, `report.html` and `cycles.parquet`
+into RUN and prints tables and the verdict. `--check-law` decodes tiny models thousands of times and tests the
+law of what they say, for every rule and drafter. `--check-text` compares the configured model's texts with
+plain decoding's, and tells floating-point ties from faults. Both exit with 1 on a fault; with `--out` they
+write a JSON file there.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from decoding.exported_cycle import Exported, load_policy
 from decoding.machine import use_threads
 from decoding.session import Session
 from decoding.workload import Request, load_workload, select
+from evaluation.html import write_html
 from evaluation.law_check import SAMPLES, check_law
 from evaluation.law_table import print_law
 from evaluation.protocol import Arm, Observation, run_arms
@@ -132,8 +133,9 @@ def evaluate(config: Config, policy: Path | None, out: Path) -> None:
         confidence=config.evaluation.confidence,
     )
     write_report(out, report, raw)
+    write_html(out, report)
     print_report(report, Console())
-    print(f"wrote {out / 'report.json'} and {out / 'cycles.parquet'}")
+    print(f"wrote {out / 'report.html'}, {out / 'report.json'} and {out / 'cycles.parquet'}")
 
 
 def run_law_check(config: Config, samples: int, out: Path | None) -> int:

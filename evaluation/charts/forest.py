@@ -19,11 +19,13 @@ class Row:
     """A comparison: places in per cent of the axis, and what is written beside it.
 
     Attributes:
+        kind: of the first arm.
         apart: the interval does not hold 1.
         claimed: it may be said aloud.
     """
 
     label: str
+    kind: str
     mark: float
     low: float | None
     high: float | None
@@ -61,6 +63,7 @@ def forest(
         rows=tuple(
             Row(
                 label=label,
+                kind=report.arms[row.a].kind if row.a in report.arms else "learned",
                 mark=scale.place(row.ratio),
                 low=None if row.low is None else scale.place(row.low),
                 high=None if row.high is None else scale.place(row.high),
