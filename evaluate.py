@@ -1,10 +1,10 @@
 """Compare plain decoding, the fixed grid and the learned policy, side by side; or check that texts are exact.
 
-`python evaluate.py --config C --policy DIR --out RUN` writes `report.json`, `report.html` and `cycles.parquet`
-into RUN and prints tables and the verdict. `--check-law` decodes tiny models thousands of times and tests the
-law of what they say, for every rule and drafter. `--check-text` compares the configured model's texts with
-plain decoding's, and tells floating-point ties from faults. Both exit with 1 on a fault; with `--out` they
-write a JSON file there.
+`python evaluate.py --config C --policy DIR --out RUN` writes `report.html`, `report.json`, `cycles.parquet`
+into RUN and prints its tables. `--check-law` decodes tiny models thousands of times and tests the law of what
+they say, for every rule and drafter. `--check-text` compares the configured model's texts with plain
+decoding's, and tells floating-point ties from faults. Both exit with 1 on a fault; with `--out` they write a
+JSON file there.
 """
 
 from __future__ import annotations
