@@ -20,11 +20,9 @@ from evaluation.schema import Report
 
 TEMPLATES = Path(__file__).parent / "templates"
 
-# Control characters, those that turn the direction of text, and halves of characters: in a prompt they could
-# break the file or make it read as something else.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
-)
+# Control characters, and those that turn the direction of text: in a prompt they could make a page read as
+# something else.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 
 
 def write_html(out_dir: Path, report: Report) -> None:

@@ -17,14 +17,23 @@ def gain(ratio: float) -> str:
     return f"{(ratio - 1) * 100:+.1f} %"
 
 
-def spelled(row: ComparisonResult) -> str:
-    """'+6.1 % (+3.2 to +9.1 %)', or '1.71× (1.57 to 1.87)' of large ratios."""
-    many = row.ratio >= _MULTIPLE
-    value = f"{row.ratio:.2f}×" if many else gain(row.ratio)
+def value(row: ComparisonResult) -> str:
+    """'+6.1 %', or '1.71×' of a large ratio."""
+    return f"{row.ratio:.2f}×" if row.ratio >= _MULTIPLE else gain(row.ratio)
+
+
+def bounds(row: ComparisonResult) -> str:
+    """'+3.2 to +9.1 %', or '1.57 to 1.87' of a large ratio."""
     if row.low is None or row.high is None:
-        return f"{value} (no interval)"
-    bounds = f"{row.low:.2f} to {row.high:.2f}" if many else f"{(row.low - 1) * 100:+.1f} to {gain(row.high)}"
-    return f"{value} ({bounds})"
+        return "no interval"
+    if row.ratio >= _MULTIPLE:
+        return f"{row.low:.2f} to {row.high:.2f}"
+    return f"{(row.low - 1) * 100:+.1f} to {gain(row.high)}"
+
+
+def spelled(row: ComparisonResult) -> str:
+    """'+6.1 % (+3.2 to +9.1 %)'."""
+    return f"{value(row)} ({bounds(row)})"
 
 
 def is_claimed(report: Report, row: ComparisonResult) -> bool:

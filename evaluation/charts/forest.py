@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evaluation.charts.scale import Tick, logarithmic
+from evaluation.roles import roles
 from evaluation.schema import Report
 from evaluation.schema_parts import ComparisonResult
-from evaluation.sentences import gain, is_claimed, standing
+from evaluation.sentences import bounds, is_claimed, standing, value
 
-# Where all ratios of a chart are below this, differences are written in per cent, else as multiples.
+# Where all ratios of a chart are below this, its axis is written in per cent, else in multiples.
 _PERCENT_BELOW = 1.5
 
 
@@ -53,8 +54,8 @@ def forest(
 ) -> Forest:
     """Draw (label, comparison, note). `corrected` false: rows outside of Holm's family claim nothing."""
     comparisons = [row for _, row, _ in rows]
-    values = [value for row in comparisons for value in (row.ratio, row.low, row.high) if value is not None]
-    scale = logarithmic([1.0, *values])
+    ends = [end for row in comparisons for end in (row.ratio, row.low, row.high) if end is not None]
+    scale = logarithmic([1.0, *ends])
     percent = max(row.ratio for row in comparisons) < _PERCENT_BELOW
     return Forest(
         title=title,
@@ -67,8 +68,8 @@ def forest(
                 mark=scale.place(row.ratio),
                 low=None if row.low is None else scale.place(row.low),
                 high=None if row.high is None else scale.place(row.high),
-                value=gain(row.ratio) if percent else f"{row.ratio:.2f}×",
-                interval=_interval(row, percent),
+                value=value(row),
+                interval=bounds(row),
                 apart=_apart(row),
                 claimed=corrected and is_claimed(report, row),
                 groups=row.groups,
@@ -80,12 +81,16 @@ def forest(
     )
 
 
-def comparisons(report: Report) -> Forest | None:
-    """All comparisons of the report."""
-    if not report.comparisons:
-        return None
-    rows = [(f"{row.a} over {row.b}", row, "") for row in report.comparisons]
-    return forest(report, "Comparisons", rows)
+def comparisons(report: Report) -> list[Forest]:
+    """All of them; those with plain decoding, whose ratios are large, on an axis of their own."""
+    plain = roles(report).plain
+    found = []
+    for title, wanted in (("Over other arms", False), ("Over plain decoding", True)):
+        rows = [
+            (f"{row.a} over {row.b}", row, "") for row in report.comparisons if (row.b == plain) == wanted
+        ]
+        found += [forest(report, title, rows)] if rows else []
+    return found
 
 
 def slices(report: Report, parts: Mapping[str, Iterable[ComparisonResult]]) -> list[Forest]:
@@ -112,11 +117,3 @@ def regimes(report: Report) -> Forest | None:
 
 def _apart(row: ComparisonResult) -> bool:
     return row.low is not None and row.high is not None and (row.low > 1 or row.high < 1)
-
-
-def _interval(row: ComparisonResult, percent: bool) -> str:
-    if row.low is None or row.high is None:
-        return "no interval"
-    if percent:
-        return f"{(row.low - 1) * 100:+.1f} to {(row.high - 1) * 100:+.1f}"
-    return f"{row.low:.2f} to {row.high:.2f}"

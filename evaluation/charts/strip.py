@@ -10,10 +10,12 @@ from evaluation.schema_parts import StripCycle, StripText
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """`accepted`: drafted text that the target kept; `closing`: the token of its own; `shade` from 0 to 1."""
+    """`lead`: blanks before the first word, which stand before the bar so that lines break there. `accepted`:
+    drafted text that the target kept; `closing`: the token of its own; `shade` from 0 to 1."""
 
     draft_depth: int
     shade: float
+    lead: str
     accepted: str
     closing: str
     said: str
@@ -54,11 +56,15 @@ def _cycle(cycle: StripCycle, deepest: int) -> Cycle:
         if cycle.draft_depth or cycle.verification_size
         else "plain step"
     )
+    kept = "".join(accepted)
+    text = kept or closing
+    lead = text[: len(text) - len(text.lstrip(" "))] if text.strip(" ") else ""
     return Cycle(
         draft_depth=cycle.draft_depth,
         shade=round(cycle.draft_depth / deepest, 3),
-        accepted=_visible("".join(accepted)),
-        closing=_visible(closing),
+        lead=lead,
+        accepted=_visible(kept.removeprefix(lead)),
+        closing=_visible(closing if kept else closing.removeprefix(lead)),
         said=f"{did}, accepted {len(accepted)}, committed {len(cycle.tokens)}",
     )
 
