@@ -51,7 +51,7 @@ demo: $(READY)
 	@$(BIN)/python evaluate.py $(DEMO) --policy $(DEMO_OUT)/policy --out $(DEMO_OUT)
 	@echo "Decoding a paragraph with the exported policy"
 	@$(BIN)/python -m decoding "$(DEMO_PROMPT)" --policy $(DEMO_OUT)/policy --max-new-tokens 80
-	@echo "Done: see $(DEMO_OUT)/report.json and $(DEMO_OUT)/policy/"
+	@echo "Done: see $(DEMO_OUT)/report.html and $(DEMO_OUT)/policy/"
 
 test: $(READY)
 	@$(BIN)/python -m pytest -m "not gpu"

@@ -26,6 +26,7 @@ from decoding.machine import use_threads
 from decoding.workload import Request, load_workload, select
 from evaluation.block_store import BlockStore, rows_of
 from evaluation.blocks import Rules, plan_blocks
+from evaluation.html import write_html
 from evaluation.report import write_report
 from evaluation.table import print_report
 
@@ -59,8 +60,9 @@ def evaluate(config: Config, policy: Path | None, beside: Mapping[str, Path], ou
     kept = BlockStore(out / LIVE_FOLDER / BLOCKS_FOLDER).kept()
     report = report_of(config, decoder, requests, stage, plan, kept, policies.get(LEARNED))
     write_report(out, report, rows_of(kept))
+    write_html(out, report)
     print_report(report, Console())
-    print(f"wrote {out / 'report.json'} and {out / 'cycles.parquet'}")
+    print(f"wrote {out / 'report.html'}, {out / 'report.json'} and {out / 'cycles.parquet'}")
 
 
 def make_plan(

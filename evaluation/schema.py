@@ -1,10 +1,12 @@
 """The published schema of report.json. Unknown keys, NaN and infinity are refused.
 
-Fields that may be null belong to work that is not done yet, or were not measured in the run.
+Fields that may be null were not measured in the run. `python -m evaluation.schema` prints the JSON
+Schema that docs/report.schema.json publishes.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 from pydantic import Field
@@ -101,6 +103,9 @@ class ArmResult(ArmSlice):
     emitted: list[Count] = Field([], description="cycles that committed 0, 1, 2 .. tokens")
     actions: list[ActionCount] = Field([], description="what cycles did, commonest first")
     live: bool = Field(True, description="measured by decoding on the clock")
+    over_plain: ComparisonResult | None = Field(
+        None, description="with its interval, for the picture: outside of Holm's family, never claimed"
+    )
 
 
 class Bound(Part):
@@ -136,6 +141,12 @@ class Replay(Part):
     not_slower: dict[str, tuple[Rate, Rate]] = Field(
         description="by category: learned over plain, and its lower bound, simultaneous over categories"
     )
+
+    def in_order(self) -> list[tuple[str, ReplayArm]]:
+        """Fastest first; bounds, which are no arms, last."""
+        return sorted(
+            self.arms.items(), key=lambda entry: (entry[1].kind == "bound", -entry[1].tokens_per_second)
+        )
 
 
 class Slices(Part):
@@ -194,8 +205,13 @@ class Report(Part):
     free_running: dict[str, ArmSlice] = Field(
         {}, description="main arms on texts of their own, on the prompts of the rest"
     )
+    command: str | None = Field(None, description="what repeats this run, its seeds included")
 
 
 def json_schema() -> dict[str, Any]:
     """The schema of report.json as JSON Schema."""
     return Report.model_json_schema()
+
+
+if __name__ == "__main__":
+    print(json.dumps(json_schema(), indent=2, ensure_ascii=False))

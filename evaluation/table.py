@@ -1,4 +1,4 @@
-"""The report on a terminal: the arms, the grid, the verdict."""
+"""The report on a terminal: the arms, the grid, the arms in replay, what is claimed, the verdict."""
 
 from __future__ import annotations
 
@@ -9,20 +9,28 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from evaluation.schema import Report
+from evaluation import sentences
+from evaluation.schema import Replay, Report
 from evaluation.schema_parts import GridPoint
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print arms and grids as tables, then what is said about texts, load and speed, a line each."""
+    """Print the tables, then what is said about texts, load, noise and speed, a line each."""
     console.print(_arms(report))
     for key in dict.fromkeys((point.drafter, point.lookup_depth) for point in report.grid):
         console.print(_grid([point for point in report.grid if (point.drafter, point.lookup_depth) == key]))
-    console.print(Text(f"Exact text: {_texts(report)}"))
-    machine = report.machine
-    if machine.load_max is not None and machine.load_max > machine.threads + 1:
-        busy = f"load average up to {machine.load_max:.1f} with {machine.threads} threads of our own"
-        console.print(Text(f"The machine was busy with other work ({busy}): timings are rougher.", "yellow"))
+    if report.replay is not None:
+        console.print(_replay(report.replay))
+    if report.comparisons:
+        console.print(_comparisons(report))
+    console.print(Text(f"Exact text: {sentences.texts(report)}"))
+    if busy := sentences.load(report):
+        console.print(Text(busy, "yellow"))
+    usable = report.aa is None or report.aa.usable
+    console.print(Text(sentences.same_arm(report), "" if usable else "bold red"))
+    for said in (sentences.power(report), sentences.bound(report), sentences.speed_and_tau(report)):
+        if said is not None:
+            console.print(Text(said))
     console.print(Text(f"Real speed: {report.verdict}", "bold"))
 
 
@@ -68,8 +76,35 @@ def _grid(points: Sequence[GridPoint]) -> Table:
     return table
 
 
-def _texts(report: Report) -> str:
-    unequal = [name for name, arm in report.arms.items() if not arm.text_equal]
-    if not unequal:
-        return "every arm wrote the same tokens as plain decoding."
-    return f"{', '.join(unequal)} wrote other tokens than plain decoding in some texts."
+def _replay(replay: Replay) -> Table:
+    """Fastest first; bounds, which are no arms, last."""
+    table = Table(title=f"in replay, {replay.texts} texts")
+    table.add_column("arm")
+    for heading in ("tokens/s", "x plain", "tau", "learned over it"):
+        table.add_column(heading, justify="right")
+    for name, arm in replay.in_order():
+        over = arm.learned_over_it
+        table.add_row(
+            escape(name),
+            f"{arm.tokens_per_second:.1f}",
+            f"{arm.speedup_vs_plain:.2f}",
+            "-" if arm.tau is None else f"{arm.tau:.2f}",
+            "-" if over is None else sentences.spelled(over),
+            style="dim" if arm.kind == "bound" else "",
+        )
+    return table
+
+
+def _comparisons(report: Report) -> Table:
+    table = Table(title=f"what is claimed, {report.confidence * 100:g} % intervals over questions")
+    table.add_column("arms")
+    table.add_column("difference", justify="right")
+    table.add_column("")
+    for row in report.comparisons:
+        table.add_row(
+            escape(f"{row.a} over {row.b}"),
+            sentences.spelled(row),
+            sentences.standing(report, row),
+            style="bold" if sentences.is_claimed(report, row) else "",
+        )
+    return table

@@ -2,12 +2,16 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from made_up import made_up, printed
+from made_up_whole import whole_report
 from pydantic import ValidationError
 
+from evaluation.report import write_report
 from evaluation.schema import Report, json_schema
 from evaluation.schema_parts import ComparisonResult
 from evaluation.verdict import verdict
@@ -50,6 +54,23 @@ def test_the_schema_is_closed_and_names_what_is_promised() -> None:
     assert arm <= set(parts["ArmResult"]["properties"])
     report = made_up(3, plain=10)
     assert (report.bound, report.aa, report.reliability, report.collapse) == (None,) * 4
+
+
+def test_the_published_schema_is_this_one() -> None:
+    published = Path(__file__).parent.parent / "docs" / "report.schema.json"
+    assert json.loads(published.read_text(encoding="utf-8")) == json_schema(), (
+        "docs/report.schema.json is old: .venv/bin/python -m evaluation.schema > docs/report.schema.json"
+    )
+
+
+@pytest.mark.parametrize("report", [whole_report(), made_up(8, plain=10, fixed=15, learned=17)])
+def test_a_written_report_fits_the_published_schema(report: Report, tmp_path: Path) -> None:
+    write_report(tmp_path, report, [])
+    written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    check = Draft202012Validator(json_schema())
+    check.validate(written)
+    assert list(check.iter_errors(written | {"extra": 1}))
+    assert list(check.iter_errors({**written, "confidence": 2}))
 
 
 def test_the_machine_and_its_load_are_recorded() -> None:
