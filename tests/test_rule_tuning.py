@@ -131,6 +131,7 @@ def test_a_bandits_arms_are_a_fixed_grid() -> None:
     assert len(MERGED_OFFERS.arms) == 1 + 2 * 4 * 2
     assert Offers(3).arms[1:3] == (Frame("all", 4, 1), Frame("all", 8, 1))
     assert max(arm.max_depth for arm in Offers(3).arms if arm) == 3
+    assert Offers(1, sizes=(2,)).arms == (None, Frame("all", 2, 1))
 
 
 def test_each_run_has_a_bandit_of_its_own() -> None:

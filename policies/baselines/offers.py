@@ -59,7 +59,6 @@ class Offers:
     def arms(self) -> tuple[Frame | None, ...]:
         """The fixed grid of a bandit: a plain step, then every root with a few depths and sizes."""
         depths = sorted({min(depth, self.max_depth) for depth in ARM_DEPTHS})
-        return (
-            None,
-            *(Frame(root, size, depth) for root in self.roots for depth in depths for size in ARM_SIZES),
-        )
+        sizes = [size for size in ARM_SIZES if size <= self.sizes[-1]] or [self.sizes[-1]]
+        grid = (Frame(root, size, depth) for root in self.roots for depth in depths for size in sizes)
+        return (None, *grid)
