@@ -31,7 +31,7 @@ from decoding.workload import load_workload, select
 from evaluation.protocol import Arm, Observation, OpenSession, run_arms
 from evaluation.statistics import compare
 from policies.baselines import ExpectedGain
-from policies.live_expected_gain import LiveExpectedGain
+from policies.baselines.live_expected_gain import LiveExpectedGain
 
 SHIPPED = ["configs/prompts/mixed.jsonl", "configs/prompts/multilingual.jsonl"]
 
