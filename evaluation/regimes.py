@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -187,8 +188,10 @@ def rows_of(found: Sequence[Replays], groups_T: np.ndarray) -> list[Regime]:
                 rng = np.random.default_rng([place, len(compared)])
                 compared[place, name] = compare_seconds(a, b, mine, theirs, groups_T, rng)
     claimed = dict(zip(compared, claim_all(list(compared.values())), strict=True))
-    return [
-        Regime(
+    rows = []
+    for place, replays in enumerate(found):
+        ratios: dict[str, Any] = {name: claimed[place, name] for name in _PAIRS if (place, name) in claimed}
+        row = Regime(
             name=replays.regime.name,
             synthetic=replays.regime.synthetic,
             live=False,
@@ -196,7 +199,7 @@ def rows_of(found: Sequence[Replays], groups_T: np.ndarray) -> list[Regime]:
             best_fixed=str(replays.fixed),
             best_fixed_vs_plain=float(replays.plain_T.sum() / replays.seconds[FIXED].sum()),
             best_hindsight=str(replays.hindsight),
-            **{name: claimed[place, name] for name in _PAIRS if (place, name) in claimed},
+            **ratios,
         )
-        for place, replays in enumerate(found)
-    ]
+        rows.append(row)
+    return rows
