@@ -17,14 +17,15 @@ import hashlib
 import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.box import SIMPLE
+import torch
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.cross_check_table import errors, numbers, printed
 from benchmarks.learned import SHIPPED
 from benchmarks.measure import Samples, command, ratio_of_sums
 from commands.profile import fingerprints
@@ -34,17 +35,17 @@ from decoding.cycle_features import CycleFeatures
 from decoding.decision_table import DecisionTable, decision_table
 from decoding.decisions import Decisions
 from decoding.decoder import SpeculativeDecoder
+from decoding.machine import device_name
 from decoding.noise import NoiseStream
-from decoding.profile import CostProfile
+from decoding.profile import Conditions, CostProfile
 from decoding.recording import Prompt, Recorded, Recording, record
 from decoding.sampling import Sampling
 from decoding.session import Session
 from decoding.setting import Setting, setting_controller
 from decoding.trace_file import TracedText
 from decoding.workload import Request, load_workload, select
-from evaluation.cross_check import Bounds, cross_check, fixed_settings, mean_errors
+from evaluation.cross_check import Bounds, cross_check, fixed_settings
 from evaluation.protocol import Arm, Observation, run_arms
-from evaluation.schema_parts import CrossCheck
 
 PLAIN, AGAIN = "plain", "plain again"
 
@@ -71,7 +72,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def run(console: Console, decoder: SpeculativeDecoder, options: argparse.Namespace) -> dict[str, Samples]:
     """Record, predict, measure and print; returns the rows' numbers by kind of draft."""
     profile = CostProfile.load(options.profile)
-    profile.check_matches(fingerprints(decoder), profile.conditions)
+    for warning in profile.check_matches(fingerprints(decoder), _conditions(profile, decoder, options)):
+        print(f"warning: {warning}", file=sys.stderr)
     depths = sorted(set(options.depths))
     if depths[0] < 0 or not depths[-1]:
         raise ValueError(f"--depths are {depths}, must be 0 (plain) or more, one of them at least 1")
@@ -96,9 +98,21 @@ def run(console: Console, decoder: SpeculativeDecoder, options: argparse.Namespa
     }
     for name, some in rows.items():
         console.print(printed(f"{name}, {len(requests)} prompts, {options.size} nodes verified", some))
-        console.print(_errors(some))
+        console.print(errors(some))
     console.print(same_texts(recorded, observations))
-    return {name: _numbers(some) for name, some in rows.items()}
+    return {name: numbers(some) for name, some in rows.items()}
+
+
+def _conditions(profile: CostProfile, decoder: SpeculativeDecoder, options: argparse.Namespace) -> Conditions:
+    """What times are measured in here, as far as they can differ from the profile's for the same models."""
+    return replace(
+        profile.conditions,
+        device=device_name(decoder.target.device),
+        dtype=str(decoder.target.dtype).removeprefix("torch."),
+        path="eager" if decoder.target.fast is None else "fast",
+        threads=torch.get_num_threads(),
+        temperature=options.temperature,
+    )
 
 
 def _choices(decoder: SpeculativeDecoder) -> tuple[RootChoice, ...]:
@@ -211,37 +225,6 @@ def same_texts(recorded: Sequence[Recorded], observations: Sequence[Observation]
     }
     same = sum(row.token_hash == hashes[row.question_id] for row in observations)
     return f"texts: {same} of {len(observations)} are the recorded ones"
-
-
-def printed(title: str, rows: Sequence[CrossCheck]) -> Table:
-    """A line a depth."""
-    table = Table(title=title, box=SIMPLE)
-    columns = ["depth", "measured", "95 %", "tokens a cycle", "predicted", "error"]
-    columns += ["constant alpha", "error", "theorem 3.8", "error"]
-    for column in columns:
-        table.add_column(column, justify="right")
-    for row in rows:
-        interval = "" if row.low is None or row.high is None else f"{row.low:.3f} .. {row.high:.3f}"
-        emitted = "" if row.emitted is None else f"{row.emitted:.3f}"
-        cells = [str(row.draft_depth), f"{row.measured:.3f}", interval, emitted]
-        for value in (row.joint, row.constant_alpha, row.theorem):
-            cells += ["", ""] if value is None else [f"{value:.3f}", f"{value / row.measured - 1:+.1%}"]
-        table.add_row(*cells)
-    return table
-
-
-def _errors(rows: Sequence[CrossCheck]) -> str:
-    found = mean_errors(rows)
-    return (
-        f"mean error of the drafting depths: joint prefixes {found['joint']:.1%}, constant alpha"
-        f" {found['constant_alpha']:.1%}, theorem 3.8 {found['theorem']:.1%}"
-    )
-
-
-def _numbers(rows: Sequence[CrossCheck]) -> Samples:
-    """For `--json`: of each depth, in order."""
-    names = ("draft_depth", "measured", "low", "high", "joint", "constant_alpha", "theorem", "emitted")
-    return {name: [float(getattr(row, name)) for row in rows] for name in names}
 
 
 if __name__ == "__main__":

@@ -97,6 +97,8 @@ def mean_cost(cycles: FixedCycles, profile: CostProfile, draft_depth: int, conte
     total_N = np.zeros(len(emitted_N))
     for alone in (False, True):
         those = np.flatnonzero(cycles.lookup_N == alone)
+        if not len(those):
+            continue
         levels, since, source = cycles.levels_N[those], cycles.since_N[those], profile.source(alone)
         for level in range(1, int(levels.max(initial=0)) + 1):
             seconds = profile.level_seconds(level, context, since, source)

@@ -160,7 +160,7 @@ def test_every_kind_of_setting_takes_the_cycles_that_a_replay_takes(seed: int) -
 @pytest.mark.parametrize("kind", ["head", "composite", "merged"])
 def test_of_recorded_texts_it_says_what_a_replay_does(kind: str) -> None:
     """Where costs do not depend on the context the two are one, digest, lookups and questions included."""
-    table, known = merged_table(), merged_profile()
+    table, known = merged_table(), merged_profile(digest=0.001)
     middle = 1
     profile = replace(
         known,
