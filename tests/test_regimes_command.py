@@ -64,7 +64,9 @@ def test_a_profile_of_a_slower_target_is_not_taken_for_this_one_s(
     measured = tmp_path / "slow"
     assert train.main(["profile", *flags(folder, head, measured, **BEAM, **slow)]) == 0
     assert "2 extra layers (synthetic)" in capsys.readouterr().out
-    assert extra_layers_of(CostProfile.load(measured / "profile.json").fingerprints["target"]) == 2
+    slower = CostProfile.load(measured / "profile.json")
+    assert extra_layers_of(slower.fingerprints["target"]) == 2
+    assert slower.note["synthetic"] == "2 layers that add zero"
     mixed = given(made) | {"policy__cycle__profiles": measured / "profile.json"}
     texts = ["--texts", str(made / "traces" / "validation")]
     assert regimes.main([*flags(folder, head, tmp_path / "r", **BEAM, **mixed), *texts]) == 2
