@@ -92,7 +92,7 @@ def predict(
 def mean_cost(cycles: FixedCycles, profile: CostProfile, draft_depth: int, context: int) -> CycleCost:
     """What these cycles cost on average, in plain steps, if all of them had `context` tokens before them:
     `draft` a level of `draft_depth`, `verification` of as many rows as they have, `overhead` all else."""
-    plain = float(profile.cycle_seconds(0, 0, context))
+    plain = float(profile.cycle_seconds(0, 0, context, questions=float(cycles.asked)))
     emitted_N, drafting_N = cycles.emitted_N, np.zeros(len(cycles.emitted_N))
     total_N = np.zeros(len(emitted_N))
     for alone in (False, True):

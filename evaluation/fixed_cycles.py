@@ -29,6 +29,7 @@ class FixedCycles:
         lookup_N: bool, whether a lookup drafted alone.
         questions_N: that the controller was asked.
         since_N: tokens committed since a head last drafted, see `CostProfile.level_seconds`.
+        asked: share of all positions at which somebody is asked; at a text's last token nobody is.
         first_accepted: share of all positions that were asked about at which a draft begins with an accepted
             token, wherever cycles begin.
     """
@@ -39,6 +40,7 @@ class FixedCycles:
     lookup_N: np.ndarray
     questions_N: np.ndarray
     since_N: np.ndarray
+    asked: Fraction
     first_accepted: Fraction
 
     def prefixes(self) -> tuple[Fraction, ...]:
@@ -78,6 +80,7 @@ def fixed_cycles(table: DecisionTable, setting: Setting) -> FixedCycles:
         lookup_P[places_N],
         questions_P[places_N],
         since_N,
+        Fraction(int(table.asked_P.sum()), table.positions),
         Fraction(accepted, int(table.asked_P.sum())),
     )
 

@@ -27,6 +27,7 @@ from tests.test_replay_session import profile as merged_profile
 DEPTH = 3
 LEVEL = 0.125  # of a plain step
 VERIFICATION = {1: 1.0, 2: 1.25, 3: 1.5, 4: 2.0}
+PROFILE = replace(flat_profile(LEVEL, VERIFICATION), levels={"head": ((LEVEL, LEVEL),) * DEPTH})
 
 
 def chain(depth: int) -> Setting:
@@ -50,18 +51,18 @@ def replayed(table: DecisionTable, profile: CostProfile, setting: Setting) -> fl
 @pytest.mark.parametrize("rate", [0.3, 0.7, 0.9])
 def test_where_every_token_is_as_likely_both_formulas_are_what_cycles_do(rate: float) -> None:
     rng = np.random.default_rng(0)
-    table = chain_table([rng.random(5000) < rate for _ in range(20)], DEPTH)
-    profile = flat_profile(LEVEL, VERIFICATION)
+    table = chain_table([rng.random(3000) < rate for _ in range(10)], DEPTH)
+    profile = PROFILE
     for depth, setting in SETTINGS.items():
         said = predict(table, profile, setting)
-        assert float(said.acceptance_rate) == pytest.approx(rate, abs=0.005)
+        assert float(said.acceptance_rate) == pytest.approx(rate, abs=0.01)
         exact = sum(rate**step for step in range(depth + 1))
-        assert float(said.emitted) == pytest.approx(exact, rel=0.01)
-        assert float(said.emitted_constant_alpha) == pytest.approx(exact, rel=0.01)
+        assert float(said.emitted) == pytest.approx(exact, rel=0.015)
+        assert float(said.emitted_constant_alpha) == pytest.approx(exact, rel=0.015)
         assert said.joint == pytest.approx(replayed(table, profile, setting), rel=1e-6)
         time = LEVEL * depth + VERIFICATION[depth + 1]
-        assert said.joint == pytest.approx(exact / time, rel=0.01)
-        assert said.theorem == pytest.approx(exact / (1 + LEVEL * depth), rel=0.01)
+        assert said.joint == pytest.approx(exact / time, rel=0.015)
+        assert said.theorem == pytest.approx(exact / (1 + LEVEL * depth), rel=0.015)
 
 
 @pytest.mark.parametrize("foretold", [True, False])
@@ -69,15 +70,14 @@ def test_of_a_sure_thing_both_formulas_are_exact(foretold: bool) -> None:
     """Twelve tokens are whole cycles of 2, 3 and 4."""
     table = chain_table([[foretold] * 12], DEPTH)
     for depth, setting in SETTINGS.items():
-        said = predict(table, flat_profile(LEVEL, VERIFICATION), setting)
+        said = predict(table, PROFILE, setting)
         assert said.acceptance_rate == foretold
         assert said.emitted == said.emitted_constant_alpha == (depth + 1 if foretold else 1)
         assert said.prefixes == (1,) * (depth * foretold)
-        assert (
-            said.joint
-            == said.constant_alpha
-            == float(said.emitted) / (LEVEL * depth + VERIFICATION[depth + 1])
-        )
+        drafting = LEVEL * depth + VERIFICATION[depth + 1]
+        # Where nothing is accepted the twelfth cycle is at the last token, a plain step.
+        time = drafting if foretold else (11 * drafting + 1) / 12
+        assert said.joint == said.constant_alpha == pytest.approx(float(said.emitted) / time, rel=1e-12)
 
 
 def test_two_kinds_of_text_by_hand() -> None:
@@ -85,7 +85,7 @@ def test_two_kinds_of_text_by_hand() -> None:
     so E is 24 / 15 = 8 / 5, and 1 in 5 cycles accepts all. Half of the positions accept their next token:
     the one rate promises 1 + 1/2 + 1/4 + 1/8 = 15 / 8, 75 / 64 of what comes."""
     table = chain_table([[True] * 12, [False] * 12], DEPTH)
-    profile = flat_profile(LEVEL, VERIFICATION)
+    profile = PROFILE
     cycles = fixed_cycles(table, chain(3))
     assert (len(cycles.emitted_N), int(cycles.emitted_N.sum())) == (15, 24)
     said = predict(table, profile, chain(3))
@@ -190,7 +190,7 @@ def test_settings_by_what_they_draft_with() -> None:
 
 
 def test_mistakes_are_one_line() -> None:
-    table, profile = chain_table([[True] * 4], DEPTH), flat_profile(LEVEL, VERIFICATION)
+    table, profile = chain_table([[True] * 4], DEPTH), PROFILE
     with pytest.raises(ValueError, match=r"depths \[4\] were measured without a setting"):
         cross_check(table, profile, SETTINGS, {0: 1.0, 4: 2.0})
     with pytest.raises(ValueError, match="setting plain drafts no level"):

@@ -89,7 +89,7 @@ def test_claims_are_adjusted_over_all_comparisons() -> None:
     rng = np.random.default_rng(2)
     groups_T = np.arange(12)
     ones = np.ones(12)
-    noise = np.exp(rng.normal(0.06, 0.1, 12))
+    noise = np.exp(rng.normal(0.08, 0.1, 12))
     near = compare_seconds("a", "b", ones, noise, groups_T, np.random.default_rng(0))
     sure = compare_seconds("a", "b", ones, 2 * ones, groups_T, np.random.default_rng(0))
     assert near.p_value is not None
