@@ -14,6 +14,7 @@ def load_decoder(config: Config) -> SpeculativeDecoder:
         device=config.model.device,
         dtype=config.model.dtype,
         path=config.model.path,
+        extra_layers=config.model.extra_layers,
         beam_width=config.draft.beam_width,
         min_match=config.draft.min_match,
         lookup_depth=config.draft.lookup_depth,

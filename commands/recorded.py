@@ -12,6 +12,7 @@ from rich.progress import track
 from commands.headroom import progress_console
 from commands.profile import conditions, fingerprints
 from commands.profile import profile as measure_profile
+from commands.same_models import check_extra_layers, check_same
 from commands.traces import chosen_prompts, record_traces
 from configs.schema import Config
 from decoding.controller import RootChoice
@@ -81,6 +82,7 @@ def check_given(config: Config, decoder: SpeculativeDecoder) -> list[str]:
     for path in _paths(given.profiles):
         profile = CostProfile.load(path)
         check_same(profile.fingerprints, mine, f"profile {path}", "this model")
+        check_extra_layers(profile, config)
         warnings += [f"{path}: {one}" for one in other_conditions(profile, config, decoder)]
     if given.live_decisions:
         live_requests(config, decoder)
@@ -129,7 +131,10 @@ def profiles(config: Config, out: Path, temperatures: list[float]) -> list[CostP
     into `out` where they are not there yet."""
     given = config.policy.cycle
     if given.profiles is not None:
-        return [CostProfile.load(path) for path in _paths(given.profiles)]
+        known = [CostProfile.load(path) for path in _paths(given.profiles)]
+        for profile in known:
+            check_extra_layers(profile, config)
+        return known
     # Whatever the policy may ask to be verified has to have a cost.
     most = max(config.profile.max_size, given.verification_sizes[-1])
     config = config.model_copy(update={"profile": config.profile.model_copy(update={"max_size": most})})
@@ -261,12 +266,3 @@ def _joined(parts: list[tuple[DecisionTable, DecisionCosts]]) -> tuple[DecisionT
 def nearest(costs: list[CostProfile], temperature: float) -> CostProfile:
     """The profile measured at the nearest temperature; of equals the first."""
     return min(costs, key=lambda each: abs(each.conditions.temperature - temperature))
-
-
-def check_same(mine: Mapping[str, str], others: Mapping[str, str], what: str, whose: str) -> None:
-    """ValueError unless target and tokenizer are the same; a drafter's name may differ with its parts."""
-    for name in ("target", "tokenizer"):
-        if mine[name] != others[name]:
-            raise ValueError(
-                f"{what} is of {name} {mine[name]}, {whose} of {others[name]}: they do not belong together"
-            )

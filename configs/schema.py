@@ -39,6 +39,12 @@ class ModelSettings(Section):
     path: Literal["auto", "fast", "eager"] = Field(
         "auto", description="fast: native code on the CPU; auto: fast where it can be"
     )
+    extra_layers: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="synthetic: layers that add zero make the target slower and change no text; 0: none",
+    )
 
 
 class SamplingSettings(Section):

@@ -17,6 +17,7 @@ import numpy as np
 from decoding.artifacts import load_tensors, read_json
 from decoding.calibration import Calibration
 from decoding.controller import DraftView, FixedController
+from decoding.extra_layers import unmarked
 from decoding.features import DepthFeatures, SizeFeatures
 from decoding.published_features import PublishedDepthFeatures, PublishedSizeFeatures
 
@@ -263,16 +264,21 @@ class Trained(Protocol):
 
 
 def check_models(info: Trained, target: str, drafter: str, device: str, dtype: str) -> list[str]:
-    """ValueError for another target or drafter, by fingerprint; a warning for each other difference."""
+    """ValueError for another target or drafter, by fingerprint; a warning for each other difference: a target
+    with extra layers says the same as without, in another time."""
     for what, given in (("target", target), ("drafter", drafter)):
         trained = info.fingerprints[what]
-        if given != trained:
+        if unmarked(given) != unmarked(trained):
             raise ValueError(
                 f"the policy was trained for {what} {trained}, this is {given}: train a policy for it"
             )
     return [
         f"the policy was trained on {what} {trained}, this is {given}: its timing may not fit"
-        for what, trained, given in (("device", info.device, device), ("dtype", info.dtype, dtype))
+        for what, trained, given in (
+            ("target", info.fingerprints["target"], target),
+            ("device", info.device, device),
+            ("dtype", info.dtype, dtype),
+        )
         if trained != given
     ]
 
