@@ -58,7 +58,7 @@ def evaluate(config: Config, policy: Path | None, beside: Mapping[str, Path], ou
     plan = make_plan(config, requests, stage, folders, policies, half)
     decode_live(plan, out / LIVE_FOLDER)
     kept = BlockStore(out / LIVE_FOLDER / BLOCKS_FOLDER).kept()
-    report = report_of(config, decoder, requests, stage, plan, kept, policies.get(LEARNED))
+    report = report_of(config, decoder, requests, stage, plan, kept, policies.get(LEARNED), out)
     write_report(out, report, rows_of(kept))
     write_html(out, report)
     print_report(report, Console())
@@ -102,6 +102,7 @@ def make_plan(
         config=config,
         seed=seed,
         decisions=stage.decisions,
+        offers=stage.offers,
         profiles=tuple(str(path) for path in stage.profiles),
         policy=None if LEARNED not in folders else str(folders[LEARNED].absolute()),
         arms=tuple(arms),

@@ -13,6 +13,7 @@ from decoding.exported_cycle import Exported, ExportedCycle
 from decoding.setting import Setting
 from evaluation.protocol import FixedSetting
 from evaluation.replayed import kind_of
+from policies.baselines.rules import RULES, rule_called
 
 PLAIN, USUAL, BEST, SECOND, AGAIN = "plain", "usual", "best fixed", "second fixed", "best fixed again"
 OVERRIDDEN = "policy overridden"
@@ -22,7 +23,9 @@ LEARNED = "learned"
 
 def check_names(config: Config, policies: Iterable[str]) -> None:
     """ValueError for an arm that there is not, or a policy's name that an arm has already."""
-    own = [PLAIN, USUAL, BEST, SECOND, AGAIN, EXPECTED_GAIN, OVERRIDDEN, CORNERS]
+    for name in config.evaluation.rules or []:
+        rule_called(name)
+    own = [PLAIN, USUAL, BEST, SECOND, AGAIN, EXPECTED_GAIN, OVERRIDDEN, CORNERS, *RULES]
     taken = [name for name in policies if name in own]
     if taken:
         raise ValueError(f"--beside {taken[0]}=..: an arm has that name already, choose another")
@@ -40,7 +43,11 @@ def live_arms(
     every = list(_every(config, stage, folders, policies))
     if names is None:
         return every
-    return [arm for arm in every if arm.name in (PLAIN, *names) or (arm.rest and CORNERS in names)]
+    return [
+        arm
+        for arm in every
+        if arm.name in (PLAIN, *names) or (arm.name.startswith("corner ") and CORNERS in names)
+    ]
 
 
 def _every(
@@ -49,13 +56,18 @@ def _every(
     drafter, lookup = stage.drafter, config.draft.lookup_depth
     yield ArmSpec(PLAIN, "plain")
     yield ArmSpec(USUAL, "rule", {"usual": True}, source="the drafter's own setting")
-    how = "of validation texts"
     best = stage.best[0]
-    yield _fixed(BEST, best, drafter, lookup, f"{best}, the best {how}")
+    yield _fixed(BEST, best, drafter, lookup, f"{best}, the best of validation texts")
     if len(stage.best) > 1:
-        yield _fixed(SECOND, stage.best[1], drafter, lookup, f"{stage.best[1]}, the second best {how}")
+        second = stage.best[1]
+        yield _fixed(SECOND, second, drafter, lookup, f"{second}, the second best of validation texts")
     yield _fixed(AGAIN, best, drafter, lookup, f"{best} once more: the A/A check")
     yield ArmSpec(EXPECTED_GAIN, "rule", {"expected_gain": stage.expected_gain}, source=EXPECTED_GAIN_SOURCE)
+    for place, rule in enumerate(stage.rules):
+        how = {"rule": rule.name, "parameters": dict(rule.parameters)}
+        # The best of the validation texts meets all prompts; the others, which are many, a few.
+        if place == 0 or config.evaluation.rest_prompts:
+            yield ArmSpec(rule.name, "rule", how, None, rule.source, rule.tuned, rest=place > 0)
     for name, folder in folders.items():
         yield ArmSpec(name, "learned", {"policy": str(folder.absolute())})
     if isinstance(policies.get(LEARNED), ExportedCycle):

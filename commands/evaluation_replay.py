@@ -5,40 +5,46 @@ Legend: T texts, B questions, F features, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from commands.evaluation_rules import EXPECTED_GAIN, EXPECTED_GAIN_SOURCE, expected_gain, rule_at
+from commands.evaluation_rules import (
+    TunedRule,
+    expected_gain,
+)
 from commands.recorded import (
     Recorded,
     decisions_of,
     headers,
-    nearest,
     profile_files,
     profiles,
     read_recorded,
     recording_config,
 )
+from commands.replayed_arms import (
+    clairvoyant,
+    constant_arms,
+    decide_of,
+    decided_seconds,
+    expected_gain_arm,
+    tuned_arms,
+)
 from commands.traces import record_traces
 from configs.schema import Config
-from decoding.decision_costs import DecisionCosts
-from decoding.decision_schedule import shortest_seconds
-from decoding.decision_table import DecisionTable
-from decoding.decision_walk import Decide, replay_texts
 from decoding.decisions import Decisions
-from decoding.exported import Network
 from decoding.exported_cycle import Exported, ExportedCycle
 from decoding.profile import CostProfile
 from decoding.setting import Setting
 from decoding.workload import default_group
 from evaluation.replayed import ReplayedArm, Texts, edge_warnings
-from policies.baselines import best_constant, constant
+from policies.baselines import best_constant
+from policies.baselines.offers import Offers
 
-Part = tuple[DecisionTable, DecisionCosts]
+RULES_FILE = "rules.json"
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class ReplayStage:
         costs: profiles. warnings: one line each.
         folders: of the test recordings, and of the validation recordings.
         profiles: files of `costs`. drafter: name of the recordings'.
+        rules: of other papers, tuned, the best on validation texts first. offers: their constants.
     """
 
     decisions: Decisions
@@ -66,6 +73,8 @@ class ReplayStage:
     folders: tuple[Path, Path]
     profiles: list[Path]
     drafter: str
+    rules: list[TunedRule]
+    offers: Offers
 
 
 def recorded_folders(config: Config, out: Path) -> tuple[Path, Path]:
@@ -104,14 +113,30 @@ def replay_stage(config: Config, out: Path, policies: Mapping[str, Exported]) ->
     _, grid = best_constant(test.table, test.costs)
     rules = expected_gain(validation, costs, list(cycles.values()))
     arms = [ReplayedArm("plain", "plain", grid[plain])]
-    arms += _constants(grid, best)
-    arms.append(_ruled(test, costs, rules))
+    arms += constant_arms(grid, best)
+    arms.append(expected_gain_arm(test, costs, rules))
+    tuned, offers, ruled = tuned_arms(config, folders, costs, out / RULES_FILE)
+    arms += ruled
     for name, policy in cycles.items():
         arms.append(ReplayedArm(name, "learned", decided_seconds(test, decide_of(policy))))
     arms.append(ReplayedArm("clairvoyant", "bound", clairvoyant(test)))
     said = edge_warnings(best[0], list(grid))
     drafter = headers(folders[0])[0].drafter
-    return ReplayStage(decisions, _texts(test), arms, grid, best, rules, costs, said, folders, files, drafter)
+    return ReplayStage(
+        decisions=decisions,
+        texts=_texts(test),
+        arms=arms,
+        grid=grid,
+        best=best,
+        expected_gain=rules,
+        costs=costs,
+        warnings=said,
+        folders=folders,
+        profiles=files,
+        drafter=drafter,
+        rules=tuned,
+        offers=offers,
+    )
 
 
 def grid_decisions(config: Config, folders: Sequence[Path], policies: Sequence[ExportedCycle]) -> Decisions:
@@ -132,72 +157,6 @@ def grid_decisions(config: Config, folders: Sequence[Path], policies: Sequence[E
             f" --set traces.draft_depth={wanted.max_depth}"
         )
     return wanted
-
-
-def decide_of(policy: ExportedCycle) -> Decide:
-    """An exported policy's answers to many questions at once; what it cannot compute its constant takes."""
-    fallback = constant(policy.info.features, policy.info.decisions, policy.info.fallback)
-
-    def decide(features_BF: np.ndarray, allowed_BA: np.ndarray) -> np.ndarray:
-        outputs_BA = batch_outputs(policy.network, features_BF)
-        sound_B = np.logical_and.reduce(np.isfinite(outputs_BA) | ~allowed_BA, axis=1)
-        best_B = np.where(allowed_BA & sound_B[:, None], outputs_BA, -np.inf).argmax(axis=1)
-        if sound_B.all():
-            return best_B
-        actions_B: np.ndarray = np.where(sound_B, best_B, fallback(features_BF, allowed_BA))
-        return actions_B
-
-    return decide
-
-
-def batch_outputs(network: Network, features_BF: np.ndarray) -> np.ndarray:
-    """(B, A) of `Network.outputs`."""
-    x = features_BF.astype(np.float32)
-    with np.errstate(all="ignore"):
-        for number, (weight, bias) in enumerate(network.layers):
-            if number:
-                x = np.maximum(x, 0.0) if network.activation == "relu" else np.tanh(x)
-            x = x @ weight.T + bias
-    return x
-
-
-def decided_seconds(recorded: Recorded, decide: Decide) -> np.ndarray:
-    """(T) of all texts under these decisions."""
-    return over_parts(recorded, lambda table, costs, _: replay_texts(table, costs, decide))
-
-
-def over_parts(
-    recorded: Recorded, seconds_of: Callable[[DecisionTable, DecisionCosts, float], np.ndarray]
-) -> np.ndarray:
-    """(T) of all temperatures, in the order of the joined table."""
-    parts = recorded.by_temperature.items()
-    return np.concatenate([seconds_of(table, costs, temperature) for temperature, (table, costs) in parts])
-
-
-def clairvoyant(recorded: Recorded) -> np.ndarray:
-    """(T) seconds of the best schedule, which knows the text and asks nobody."""
-    return over_parts(recorded, lambda table, costs, _: shortest_seconds(table, replace(costs, question=0.0)))
-
-
-def _constants(grid: Mapping[Setting, np.ndarray], best: Sequence[Setting]) -> list[ReplayedArm]:
-    """The best two of the validation texts, and the best of these very texts."""
-    hindsight = min(grid, key=lambda one: float(grid[one].sum()))
-    names = [("best fixed", best[0]), *([("second fixed", best[1])] if len(best) > 1 else [])]
-    return [
-        *(ReplayedArm(name, "fixed", grid[one], tuned=f"{one}, by validation texts") for name, one in names),
-        ReplayedArm("best fixed in hindsight", "fixed", grid[hindsight], tuned=f"{hindsight}, in hindsight"),
-    ]
-
-
-def _ruled(test: Recorded, costs: list[CostProfile], fitted: dict[str, dict[str, Any]]) -> ReplayedArm:
-    def seconds(table: DecisionTable, own: DecisionCosts, temperature: float) -> np.ndarray:
-        rule = rule_at(fitted, table.decisions, nearest(costs, temperature), temperature)
-        return replay_texts(table, own, rule)
-
-    growths = ", ".join(f"T {name}: {one['growth']:g}" for name, one in fitted.items())
-    return ReplayedArm(
-        EXPECTED_GAIN, "rule", over_parts(test, seconds), EXPECTED_GAIN_SOURCE, f"growth by {growths}"
-    )
 
 
 def _texts(recorded: Recorded) -> Texts:

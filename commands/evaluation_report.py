@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,9 @@ def report_of(
     plan: Plan,
     kept: Mapping[int, Kept],
     policy: Exported | None,
+    out: Path,
 ) -> Report:
-    """From replay, live blocks and the policy; `requests` are the main arms'."""
+    """From replay, live blocks and the policy; `requests` are the main arms', `out` the report's folder."""
     names = {arm.name for arm in plan.arms}
     roles = Roles(
         best=tuple(name for name in (BEST, SECOND) if name in names),
@@ -71,6 +73,7 @@ def report_of(
         "reruns": sum(block.attempts > 1 for block in kept.values()),
         "disturbed": sum(block.other_cores > rules.other_cores for block in kept.values()),
         "forced_text": rules.forced > 0,
+        "command": f"python evaluate.py --from {out / 'report.json'} --out {out}-again",
         "blocks": len(kept),
         "blocks_planned": len(plan.blocks),
         "policy_folders": {arm.name: arm.how["policy"] for arm in plan.arms if arm.kind == "learned"},

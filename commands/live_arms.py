@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from commands.evaluation_rules import rule_at
+from commands.evaluation_rules import rule_at, rule_factory
 from commands.recorded import nearest
 from configs.schema import Config
 from decoding.controller import Controller, DraftView, FixedController, PlainController, QuestionKind
@@ -23,7 +23,8 @@ from decoding.exported_cycle import Exported, ExportedCycle, load_policy
 from decoding.profile import CostProfile
 from decoding.setting import Setting, SettingDecider, setting_controller
 from evaluation.protocol import Arm, ArmKind, FixedSetting, OpenSession
-from policies.live_expected_gain import LiveExpectedGain
+from policies.baselines import LiveExpectedGain
+from policies.baselines.offers import Offers
 
 Opener = Callable[[SpeculativeDecoder, float], OpenSession]
 
@@ -34,8 +35,8 @@ class ArmSpec:
 
     Attributes:
         name: unique in a run. kind, setting: as in `protocol.Arm`.
-        how: what decides: {"usual": true}, {"setting": ..}, {"expected_gain": ..}, {"policy": folder},
-            {"overridden": folder, "setting": ..}; empty: plain decoding.
+        how: what decides: {"usual": true}, {"setting": ..}, {"expected_gain": ..}, {"rule": name,
+            "parameters": ..}, {"policy": folder}, {"overridden": folder, "setting": ..}; empty: plain steps.
         source, tuned: for the report.
         rest: it decodes the rest's prompts alone.
     """
@@ -79,6 +80,7 @@ class ArmMaker:
         decisions: that constants and rules follow.
         costs: profiles, of which a rule takes that of the nearest temperature.
         opener: opens sessions of a decoder at a temperature.
+        offers: what the constants of rules were chosen from.
     """
 
     def __init__(
@@ -87,7 +89,9 @@ class ArmMaker:
         decisions: Decisions,
         costs: Sequence[CostProfile],
         opener: Opener,
+        offers: Offers,
     ) -> None:
+        self._offers = offers
         self._decoder, self._decisions, self._costs, self._opener = decoder, decisions, list(costs), opener
         self._policies: dict[str, Exported] = {}
         self._decoders: dict[str, SpeculativeDecoder] = {}
@@ -105,6 +109,9 @@ class ArmMaker:
         if "usual" in how:
             drafter = self._decoder.drafter
             return partial(FixedController, drafter.draft_depth, drafter.verification_size)
+        if "rule" in how:
+            # A bandit's controllers share what they learn: one factory for all requests of a repeat.
+            return rule_factory(how["rule"], how["parameters"], self._offers)
         if "expected_gain" in how:
             profile = nearest(self._costs, temperature)
             rule = rule_at(how["expected_gain"], self._decisions, profile, temperature)

@@ -27,6 +27,7 @@ from decoding.workload import Request, load_workload
 from evaluation.block_store import BlockStore
 from evaluation.blocks import Block, Rules, run_blocks
 from evaluation.protocol import OpenSession
+from policies.baselines.offers import Offers
 
 PLAN_FILE = "plan.json"
 BLOCKS_FOLDER = "blocks"
@@ -38,7 +39,7 @@ class Plan:
 
     Attributes:
         config, seed: of the run. Repeat r has sessions of seed + r, the same for all arms.
-        decisions: that constants and rules follow.
+        decisions: that constants and expected gain follow. offers: what rules chose their constants from.
         profiles: profile.json files.
         policy: folder of the main policy, whose scores all arms have; None: the drafter's own.
         arms, blocks, rules: see there.
@@ -47,6 +48,7 @@ class Plan:
     config: Config
     seed: int
     decisions: Decisions
+    offers: Offers
     profiles: tuple[str, ...]
     policy: str | None
     arms: tuple[ArmSpec, ...]
@@ -61,6 +63,7 @@ class Plan:
             "config": self.config.model_dump(mode="json"),
             "seed": self.seed,
             "decisions": self.decisions.to_json(),
+            "offers": asdict(self.offers),
             "profiles": list(self.profiles),
             "policy": self.policy,
             "arms": [arm.to_json() for arm in self.arms],
@@ -77,6 +80,7 @@ class Plan:
                 Config.model_validate(raw["config"]),
                 raw["seed"],
                 Decisions.from_json(raw["decisions"]),
+                Offers(**{name: _tuple(value) for name, value in raw["offers"].items()}),
                 tuple(raw["profiles"]),
                 raw["policy"],
                 tuple(ArmSpec.from_json(one) for one in raw["arms"]),
@@ -85,6 +89,10 @@ class Plan:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"plan {path} is damaged ({error}): remove its folder") from None
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def digest(path: Path) -> str:
@@ -127,7 +135,7 @@ def run_part(file: Path, repeat: int) -> None:
         )
 
     costs = [CostProfile.load(Path(path)) for path in plan.profiles]
-    maker = ArmMaker(decoder, plan.decisions, costs, opener)
+    maker = ArmMaker(decoder, plan.decisions, costs, opener, plan.offers)
     names = {name for block in blocks for name in block.order}
     temperatures = sorted({block.temperature for block in blocks})
     arms = {

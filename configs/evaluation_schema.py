@@ -22,6 +22,9 @@ class EvaluationSettings(Section):
     arms: Annotated[list[str], Field(min_length=1)] | None = Field(
         None, description="live arms by name, plain decoding is always one; null: all that there are"
     )
+    rules: list[str] | None = Field(
+        None, description="rules of other papers to tune and replay, docs/rules.md; null: all, []: none"
+    )
     draft_depths: Increasing = Field(
         [1, 2, 4, 6], description="first and last are corners of the live grid, strictly increasing"
     )

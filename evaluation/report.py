@@ -59,6 +59,9 @@ def build_report(
     roles = roles or Roles()
     plain = next(arm.name for arm in arms if arm.kind == "plain")
     results = {arm.name: arm_result(arm, observations, plain, roles, records or {}) for arm in arms}
+    for arm in arms:
+        over = _over_plain(arm, plain, observations, roles, rng, confidence)
+        results[arm.name] = results[arm.name].model_copy(update={"over_plain": over})
     rates = {name: result.tokens_per_second for name, result in results.items()}
     main = [arm for arm in arms if arm.name not in roles.rest]
     seen = main_observations(observations, roles)
@@ -108,6 +111,24 @@ def build_report(
         free_running=_free_running(arms, observations, plain, roles),
         **(more or {}),
     )
+
+
+def _over_plain(
+    arm: Reported,
+    plain: str,
+    observations: Sequence[Observation],
+    roles: Roles,
+    rng: np.random.Generator,
+    confidence: float,
+) -> ComparisonResult | None:
+    """An arm over plain decoding, to look at: no claim, and outside of the claims' family."""
+    if arm.name == plain:
+        return None
+    main = main_observations(observations, roles)
+    apart = {id(row) for row in main}
+    rows = [row for row in observations if id(row) not in apart] if arm.name in roles.rest else main
+    found = compare(arm.name, plain, rows, rng, confidence)
+    return ComparisonResult(**asdict(found) | {"claimed": False})
 
 
 def _free_running(

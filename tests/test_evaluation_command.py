@@ -28,6 +28,7 @@ SHAPE: dict[str, object] = {
     "evaluation__repeats": 2,
     "evaluation__draft_depths": "[1,3]",
     "evaluation__other_cores": 100,
+    "evaluation__rules": "[svip,ucb]",
     "policy__cycle__seeds": 1,
 }
 
