@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ class TunedRule:
 def tuned_rules(
     names: Sequence[str],
     validation: Sequence[RecordedTexts],
+    offers: Offers,
     identity: Mapping[str, Any],
     file: Path,
     say: Callable[[int, int, str], None],
@@ -92,11 +93,11 @@ def tuned_rules(
     """Tune each rule; what a killed run tuned already is read back.
 
     Args:
+        offers: constants to choose from.
         identity: of the recordings and costs; a file that was begun with others is begun anew.
         say: called with (rules done, rules, what is tried).
     """
     rules = [rule_called(name) for name in names]
-    offers = offers_of(validation)
     wanted = dict(identity) | {"offers": repr(offers)}
     known: dict[str, Any] = read_json(file, "tuned rules") if file.exists() else {}
     if known.get("identity") != wanted:
@@ -118,10 +119,11 @@ def tuned_rules(
     ]
 
 
-def offers_of(texts: Sequence[RecordedTexts]) -> Offers:
-    """What rules choose their constants from."""
+def offers_of(texts: Sequence[RecordedTexts], most: int) -> Offers:
+    """What rules choose their constants from: sizes whose costs are known, up to `most`."""
     deepest = min(one.header.draft_depth for one in texts)
-    return Offers.of(choices_of(texts[0].header), deepest)
+    usual = Offers.of(choices_of(texts[0].header), deepest)
+    return replace(usual, sizes=tuple(size for size in usual.sizes if size <= most) or (most,))
 
 
 def rule_factory(name: str, parameters: Mapping[str, Any], offers: Offers) -> Factory:

@@ -55,9 +55,9 @@ def tuned_arms(
         "temperatures": temperatures,
     }
     names = list(RULES) if config.evaluation.rules is None else config.evaluation.rules
+    offers = offers_of(validation, min(one.max_size for one in costs))
     with progress("tuning rules") as show:
-        tuned = tuned_rules(names, validation, identity, file, show)
-    offers = offers_of(validation)
+        tuned = tuned_rules(names, validation, offers, identity, file, show)
     tuned.sort(key=lambda one: one.seconds)
     arms = [
         ReplayedArm(
