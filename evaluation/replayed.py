@@ -73,7 +73,7 @@ def replay_section(
         arms: plain decoding first; a learned arm is compared with all others.
         grid: seconds (T) of every constant on these texts.
         best: the best constants of the validation texts, the best first.
-        drafter, lookup_depth: what a setting that is no part of a merged drafter is called.
+        drafter: name of the recordings'; lookup_depth: of merged drafts.
     """
     rows = [row for arm in arms for row in replayed_texts(arm, texts)]
     learned = next((arm.name for arm in arms if arm.kind == "learned"), None)
@@ -137,7 +137,7 @@ def kind_of(setting: Setting, drafter: str) -> str:
     if setting.composite:
         return "composite"
     parts = {RootChoice.LOOKUP: "lookup", RootChoice.HEAD: "head", RootChoice.ALL: "merged"}
-    return parts[setting.choice] if drafter == "merged" else drafter
+    return parts[setting.choice] if drafter.startswith("merged") else drafter
 
 
 def edge_warnings(best: Setting, settings: Sequence[Setting]) -> list[str]:

@@ -62,24 +62,29 @@ def report_of(out: Path) -> Report:
 
 def test_the_report_holds_replay_and_live_of_every_arm(made: Path) -> None:
     report = report_of(made)
-    assert list(report.arms)[: len(MAIN)] == MAIN
-    corners = [name for name in report.arms if name.startswith("corner ")]
-    assert list(report.arms)[len(MAIN) :] == corners
-    assert corners
+    assert report.replay is not None
+    by_speed = [name for name in report.replay.arms if name in ("svip", "ucb")]
+    assert len(by_speed) == 2
+    main = [*MAIN, by_speed[0]]
+    rest = [name for name in report.arms if name.startswith("corner ")]
+    assert rest
+    rest.append(by_speed[1])
     # 3 prompts, 2 temperatures, 2 repeats; the rest 1 prompt.
     assert {name: arm.requests for name, arm in report.arms.items()} == {
-        **dict.fromkeys(MAIN, 12),
-        **dict.fromkeys(corners, 2),
+        **dict.fromkeys(main, 12),
+        **dict.fromkeys(rest, 2),
     }
+    assert report.arms["svip"].source is not None
+    assert "2411.18462" in report.arms["svip"].source
+    assert "threshold" in (report.arms["svip"].tuned or "")
     assert all(arm.text_equal for arm in report.arms.values())
     assert (report.blocks, report.blocks_planned, report.reruns) == (14, 14, 0)
     assert report.arms["best fixed"].tuned == report.arms["best fixed again"].tuned.split(" once")[0] + (  # type: ignore[union-attr]
         ", the best of validation texts"
     )
-    assert report.replay is not None
     assert list(report.replay.arms) == [
         *("plain", "best fixed", "second fixed", "best fixed in hindsight", "expected gain"),
-        *("learned", "clairvoyant"),
+        *(*by_speed, "learned", "clairvoyant"),
     ]
     speeds = {name: arm.tokens_per_second for name, arm in report.replay.arms.items()}
     assert speeds["clairvoyant"] >= max(speeds.values())
@@ -94,7 +99,7 @@ def test_the_report_holds_replay_and_live_of_every_arm(made: Path) -> None:
     assert report.sampling.temperatures == [0, 1]
     assert set(report.by_temperature) == {"0", "1"}
     pairs = {(row.a, row.b) for row in report.comparisons}
-    others = {"best fixed", "second fixed", "plain", "usual", "expected gain"}
+    others = {"best fixed", "second fixed", "plain", "usual", "expected gain", by_speed[0]}
     assert pairs == {("learned", one) for one in others} | {("best fixed", "plain")}
     for arm in report.arms.values():
         assert arm.latency is not None
@@ -160,6 +165,7 @@ def test_an_evaluation_is_repeated_from_its_report(made: Path, tmp_path: Path) -
     ("changed", "extra", "says"),
     [
         ({"evaluation__arms": "[learnt]"}, [], "unknown arm 'learnt'; there are plain, usual, best fixed"),
+        ({"evaluation__rules": "[svpi]"}, [], "there is no rule 'svpi', known are hf-heuristic"),
         ({"evaluation__repeats": 0}, [], "evaluation.repeats = 0 must be greater than or equal to 1"),
         ({"evaluation__prompts": 0}, [], "must be greater than or equal to 1"),
         ({}, ["--beside", "plain={policy}"], "--beside plain=..: an arm has that name already"),
