@@ -29,6 +29,7 @@ from decoding.controller import PlainController
 from decoding.cycle_features import CycleFeatures
 from decoding.decisions import DecisionController, Decisions
 from decoding.profile import CostProfile
+from decoding.remembered_costs import RememberedCosts
 from decoding.replay_session import ReplaySession
 from decoding.setting import setting_controller
 from decoding.trace_file import TracedText, TraceHeader
@@ -49,14 +50,14 @@ class Recording:
 
     header: TraceHeader
     texts: list[TracedText]
-    profile: CostProfile
+    costs: RememberedCosts
 
     def sessions(self) -> Iterator[ReplaySession]:
         """Every text anew, in the recording's order."""
         for text in self.texts:
             yield ReplaySession(
                 text,
-                self.profile,
+                self.costs,
                 max_new_tokens=tokens_of(self.header),
                 draft_depth=self.header.draft_depth,
                 composite=self.header.drafter.startswith("composite"),
@@ -93,7 +94,7 @@ def run(validation: Path, texts: Sequence[Path], profile: Path, names: Sequence[
             started = time.perf_counter()
             one = tune(rule, known.sessions, offers, partial(_tell, status.update, rule.name))
             tuned[rule.name] = (one, time.perf_counter() - started)
-    arms = dict(yardsticks(validation, known))
+    arms = dict(yardsticks(validation, known.header, costs))
     speeds: dict[str, dict[str, float]] = {}
     for folder in (validation, *texts):
         recording = known if folder == validation else _read(folder, costs)
@@ -113,9 +114,8 @@ def run(validation: Path, texts: Sequence[Path], profile: Path, names: Sequence[
     print(f"tuning took {took:.0f} s; wrote {out / 'rules.json'}")
 
 
-def yardsticks(validation: Path, known: Recording) -> Iterator[tuple[str, Factory]]:
+def yardsticks(validation: Path, header: TraceHeader, costs: CostProfile) -> Iterator[tuple[str, Factory]]:
     """Plain decoding, and the best constant and expected gain of the validation texts."""
-    header, costs = known.header, known.profile
     decisions = Decisions(choices_of(header), header.draft_depth, SIZES)
     recorded = read_recorded(validation, decisions, [costs], costs.policy)
     setting, seconds = best_constant(recorded.table, recorded.costs)
@@ -129,7 +129,7 @@ def yardsticks(validation: Path, known: Recording) -> Iterator[tuple[str, Factor
 
 def _read(folder: Path, costs: CostProfile) -> Recording:
     header, texts = read_traces(folder)
-    return Recording(header, list(texts), costs)
+    return Recording(header, list(texts), RememberedCosts(costs))
 
 
 def _tell(say: Callable[[str], None], name: str, trial: Trial) -> None:

@@ -9,6 +9,7 @@ from decoding.controller import RootChoice
 from policies.baselines.depth_rule import Frame
 
 USUAL_SIZE = 8
+SIZES = (2, 3, 4, 5, 6, 8, 12)
 # Of a bandit: few, as each of them has to be paid for before it is known.
 ARM_DEPTHS = (1, 2, 4, 6)
 ARM_SIZES = (4, 8)
@@ -26,7 +27,7 @@ class Offers:
 
     max_depth: int
     roots: tuple[str, ...] = ("all",)
-    sizes: tuple[int, ...] = (2, 3, 4, 6, 8, 12)
+    sizes: tuple[int, ...] = SIZES
 
     def __post_init__(self) -> None:
         if not self.roots or len(set(self.roots)) < len(self.roots):
@@ -38,12 +39,7 @@ class Offers:
                 Frame(root, size, self.max_depth)
 
     @classmethod
-    def of(
-        cls,
-        choices: Sequence[RootChoice],
-        max_depth: int,
-        sizes: tuple[int, ...] = (2, 3, 4, 6, 8, 12),
-    ) -> Offers:
+    def of(cls, choices: Sequence[RootChoice], max_depth: int, sizes: tuple[int, ...] = SIZES) -> Offers:
         """Of a drafter with these `root_choices`."""
         return cls(max_depth, ("all", "composite") if RootChoice.LOOKUP in choices else ("all",), sizes)
 

@@ -2,7 +2,8 @@
 
 A candidate's score is the total seconds of all texts. At most `BUDGET` candidates are tried: every frame with
 the source's default parameters, then every combination of the rule's own parameters in the best frame, then
-every frame with the best of these. The default is the first of them, and of equals the first is kept.
+with the best of these the other frames, those first that were fast before. The default is the first of all,
+and of equals the first is kept.
 """
 
 from __future__ import annotations
@@ -98,12 +99,13 @@ def tune(
 
     for parameters in _framed(rule, rule.defaults, offers):
         attempt(parameters)
+    framed = sorted(trials.values(), key=lambda one: one.seconds)
     frame = {name: value for name, value in best().items() if name not in rule.grid}
     for own in rule.candidates:
         attempt({**own, **frame})
     chosen = {name: best()[name] for name in rule.grid}
-    for parameters in _framed(rule, chosen, offers):
-        attempt(parameters)
+    for trial in framed:
+        attempt({**trial.parameters, **chosen})
     return Tuned(rule.name, offers, tuple(sorted(trials.values(), key=lambda one: one.seconds)), tokens)
 
 
