@@ -54,13 +54,10 @@ def ask(driver: webdriver.Chrome, question: str) -> Any:
     return driver.execute_script(f"{SCRIPT}\nreturn {question}();")
 
 
-def requests(driver: webdriver.Chrome) -> list[str]:
-    """Addresses asked for since this was last called."""
+def requests(driver: webdriver.Chrome, page: Path) -> set[str]:
+    """Addresses that this page asked for; the browser's own start page asks for many."""
     events: list[dict[str, Any]] = [
         json.loads(entry["message"])["message"] for entry in driver.get_log("performance")
     ]
-    return [
-        event["params"]["request"]["url"]
-        for event in events
-        if event["method"] == "Network.requestWillBeSent"
-    ]
+    asked = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    return {one["request"]["url"] for one in asked if one["documentURL"] == page.as_uri()}

@@ -30,7 +30,7 @@ ARMS = {
     "learned": ("learned", 171.2, 2.08),
     "fullinfo": ("learned", 170.4, 2.11),
     "ltd": ("learned", 125.1, 2.44),
-    "composite 2x5 again": ("fixed", 161.0, 2.14),
+    "composite 2x5 again": ("fixed", 161.6, 2.14),
 }
 TUNED = {"confidence": "threshold 0.42", "expected gain": "rate of a token 161.0, by temperature"}
 LEARNED_ACTIONS = (
@@ -205,7 +205,7 @@ def _slices(arms: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
 def _rivals(rng: np.random.Generator, few: bool = False) -> list[dict[str, Any]]:
     groups = 4 if few else 11
     return [
-        compared(LEARNED, rival, ratio * float(rng.uniform(0.95, 1.06)), 0.03, False, groups)
+        compared(LEARNED, rival, ratio * float(rng.uniform(0.95, 1.06)), 0.03, True, groups)
         for rival, ratio in (("plain", 1.9), (BEST, 1.06), ("composite 2x3", 1.07))
     ]
 

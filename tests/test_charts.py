@@ -43,8 +43,9 @@ def test_ticks_are_round_and_stand_where_they_say() -> None:
     assert scale.ticks()[1].place == scale.place(1.5) == 50
     ratios = logarithmic([0.9, 1.1])
     ticks = {tick.label: tick.place for tick in ratios.ticks(percent=True)}
-    assert ticks["+0 %"] == ratios.place(1.0)
-    assert ticks["-10 %"] == ratios.place(0.9)
+    assert ticks["0"] == ratios.place(1.0)
+    assert ticks["-10"] == ratios.place(0.9)
+    assert ticks["+10 %"] == ratios.place(1.1)
 
 
 def test_equal_ratios_are_equally_far_apart_on_a_logarithmic_axis() -> None:

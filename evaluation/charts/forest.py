@@ -60,7 +60,7 @@ def forest(
     return Forest(
         title=title,
         one=scale.place(1.0),
-        ticks=tuple(scale.ticks(percent=percent)),
+        ticks=tuple(scale.ticks(most=3, percent=percent)),
         rows=tuple(
             Row(
                 label=label,

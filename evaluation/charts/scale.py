@@ -37,18 +37,17 @@ class Scale:
     def ticks(self, most: int = 4, percent: bool = False) -> list[Tick]:
         """At most about so many round numbers. `percent`: of a ratio, what it is above 1."""
         low, high = ((self.low - 1) * 100, (self.high - 1) * 100) if percent else (self.low, self.high)
-        values = [
-            float(value) for value in MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
-        ]
+        locator = MaxNLocator(most, steps=[1, 2, 2.5, 5, 10])
+        values = [float(value) for value in locator.tick_values(low, high)]
         step = values[1] - values[0]
         decimals = max(0, min(6, math.ceil(-math.log10(step) - 1e-9)))
         decimals += round(step * 10**decimals, 6) % 1 > 0  # steps of 2.5
-        sign, unit = ("+", " %") if percent else ("", "")
-        return [
-            Tick(self.place(1 + value / 100 if percent else value), f"{value + 0:{sign}.{decimals}f}{unit}")
-            for value in values
-            if low <= value <= high
-        ]
+        inside = [value for value in values if low <= value <= high]
+        if not percent:
+            return [Tick(self.place(value), f"{value + 0:.{decimals}f}") for value in inside]
+        labels = [f"{value:+.{decimals}f}" if abs(value) > step / 2 else "0" for value in inside]
+        labels[-1:] = [f"{label} %" for label in labels[-1:]]
+        return [Tick(self.place(1 + value / 100), label) for value, label in zip(inside, labels, strict=True)]
 
 
 def linear(values: Iterable[float]) -> Scale:
