@@ -12,6 +12,7 @@ import pytest
 from benchmarks.regime_chart import save_chart
 from benchmarks.regimes import printed
 from decoding.profile import CostProfile
+from evaluation import statistics
 from evaluation.paired_seconds import claim_all, compare_seconds, groups_of
 from evaluation.regime_costs import MEASURED, REGIMES, CostRegime
 from evaluation.regimes import RegimeTexts, cost_regimes
@@ -119,7 +120,9 @@ def world(seed: int, texts: int = 24, tokens: int = 60) -> RegimeTexts:
 def rows() -> dict[str, Regime]:
     said: list[str] = []
     regimes = (*REGIMES, CostRegime("free drafter", "levels cost nothing", _free))
-    found = cost_regimes(world(0), world(1), 0.0, SETTINGS, 1, said.append, regimes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "RESAMPLES", 1999)  # 40 bootstraps
+        found = cost_regimes(world(0), world(1), 0.0, SETTINGS, 1, said.append, regimes)
     assert len(said) == len(regimes) * (2 + SETTINGS.rounds)
     return {row.name: row for row in found}
 
