@@ -9,6 +9,12 @@ JSON file there.
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # An interrupt while modules are imported ends it without a traceback; `exit_code` handles later ones.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +25,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from commands.decoder import load_decoder
+from commands.alone import alone_in
+from commands.decoder import decoder_with
 from configs.command import add_flags, chosen_seed, exit_code, progress, read_config
 from configs.schema import Config
 from decoding.artifacts import write_json
@@ -60,18 +67,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError("--check-law and --check-text are two commands: give one of them")
         if options.samples is not None and not options.check_law:
             raise ValueError("--samples goes with --check-law")
-        if options.check_law:
-            if options.policy is not None:
-                raise ValueError("--policy does not go with --check-law: its models are tiny ones of its own")
-            faults = run_law_check(
-                config, SAMPLES if options.samples is None else options.samples, options.out
-            )
-        elif options.check_text:
-            faults = run_text_check(config, options.policy, options.out)
-        elif options.out is None:
+        if options.check_law and options.policy is not None:
+            raise ValueError("--policy does not go with --check-law: its models are tiny ones of its own")
+        if options.out is None and not (options.check_law or options.check_text):
             raise ValueError("--out is missing: name a folder for the report")
-        else:
-            evaluate(config, options.policy, options.out)
+        with alone_in(options.out):
+            if options.check_law:
+                samples = SAMPLES if options.samples is None else options.samples
+                faults = run_law_check(config, samples, options.out)
+            elif options.check_text:
+                faults = run_text_check(config, options.policy, options.out)
+            else:
+                evaluate(config, options.policy, options.out)
 
     return exit_code(run, "nothing was written: the same command begins again") or int(faults > 0)
 
@@ -209,15 +216,6 @@ def test_requests(config: Config) -> list[Request]:
         config.workload.categories,
         config.workload.languages,
     )
-
-
-def decoder_with(config: Config, policy: Path | None) -> SpeculativeDecoder:
-    """The configured models, with the policy if there is one; its warnings go to standard error."""
-    decoder = load_decoder(config)
-    if policy is not None:
-        for warning in decoder.use_policy(policy):
-            print(f"warning: {warning}", file=sys.stderr)
-    return decoder
 
 
 def build_arms(config: Config, drafter: str, controller: Exported | None) -> list[Arm]:
