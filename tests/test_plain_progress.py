@@ -48,6 +48,7 @@ def test_a_mistake_before_anything_is_done_says_nothing_else(capsys: pytest.Capt
 
 
 def test_every_task_has_its_last_line(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    clock[0] = 1.0
     with progress_bar() as bar:
         for name in ("depth", "size"):
             task = bar.add_task(name, total=4, note="")
@@ -56,6 +57,13 @@ def test_every_task_has_its_last_line(clock: list[float], capsys: pytest.Capture
         unknown = bar.add_task("more", total=None, note="")
         bar.update(unknown, completed=7)
     assert capsys.readouterr().err == "depth: 4 of 4\nsize: 4 of 4\nmore: 7\n"
+
+
+def test_what_is_over_at_once_needs_no_line(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    clock[0] = 0.01
+    with progress("evaluating") as show:
+        show(90, 90, "")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_terminal_has_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:

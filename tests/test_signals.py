@@ -29,10 +29,10 @@ import builtins, os, runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests were started with
 plain = builtins.__import__
 
-def importing(name, *more):
+def importing(name, *more, **named):
     if name == "argparse":
         os.kill(os.getpid(), signal.SIGINT)
-    return plain(name, *more)
+    return plain(name, *more, **named)
 
 builtins.__import__ = importing
 sys.argv = ["it"]
@@ -44,7 +44,7 @@ sys.argv = ["it"]
     [
         "runpy.run_path('train.py', run_name='__main__')",
         "runpy.run_path('evaluate.py', run_name='__main__')",
-        "runpy.run_module('decoding', run_name='__main__')",
+        "runpy.run_module('decoding.__main__', run_name='__main__')",
     ],
 )
 def test_an_interrupt_between_imports_is_no_traceback(entry: str) -> None:
