@@ -11,6 +11,12 @@ write a JSON file there.
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # An interrupt while modules are imported ends it without a traceback; `exit_code` handles later ones.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +27,9 @@ import numpy as np
 from pydantic import ValidationError
 from rich.console import Console
 
-from commands.evaluation import LEARNED, decoder_with, evaluate, test_requests
+from commands.alone import alone_in
+from commands.decoder import decoder_with
+from commands.evaluation import LEARNED, evaluate, test_requests
 from configs.command import add_flags, check_out, chosen_seed, exit_code, progress, read_config
 from configs.loading import config_with
 from configs.schema import Config
@@ -69,21 +77,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError("--check-law and --check-text are two commands: give one of them")
         if options.samples is not None and not options.check_law:
             raise ValueError("--samples goes with --check-law")
-        if options.check_law:
-            if options.policy is not None:
-                raise ValueError("--policy does not go with --check-law: its models are tiny ones of its own")
-            faults = run_law_check(
-                config, SAMPLES if options.samples is None else options.samples, options.out
-            )
-        elif options.check_text:
-            faults = run_text_check(config, options.policy, options.out)
-        elif options.out is None:
+        if options.check_law and options.policy is not None:
+            raise ValueError("--policy does not go with --check-law: its models are tiny ones of its own")
+        if options.out is None and not (options.check_law or options.check_text):
             raise ValueError("--out is missing: name a folder for the report")
-        else:
-            beside = dict(options.beside)
-            if len(beside) < len(options.beside):
-                raise ValueError("--beside names one arm twice: give each a name of its own")
-            evaluate(config, options.policy, beside, options.out)
+        beside = dict(options.beside)
+        if len(beside) < len(options.beside):
+            raise ValueError("--beside names one arm twice: give each a name of its own")
+        with alone_in(options.out):
+            if options.check_law:
+                samples = SAMPLES if options.samples is None else options.samples
+                faults = run_law_check(config, samples, options.out)
+            elif options.check_text:
+                faults = run_text_check(config, options.policy, options.out)
+            else:
+                evaluate(config, options.policy, beside, options.out)
 
     return exit_code(run, "the same command goes on from there") or int(faults > 0)
 

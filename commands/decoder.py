@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from configs.schema import Config
 from decoding.decoder import SpeculativeDecoder
 
@@ -21,4 +24,13 @@ def load_decoder(config: Config) -> SpeculativeDecoder:
     )
     if not config.draft.calibrated:
         decoder.drafter.calibration = None
+    return decoder
+
+
+def decoder_with(config: Config, policy: Path | None) -> SpeculativeDecoder:
+    """The configured models, with the policy if there is one; its warnings go to standard error."""
+    decoder = load_decoder(config)
+    if policy is not None:
+        for warning in decoder.use_policy(policy):
+            print(f"warning: {warning}", file=sys.stderr)
     return decoder

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from commands.decoder import load_decoder
+from commands.decoder import decoder_with
 from commands.evaluation_arms import check_names, live_arms
 from commands.evaluation_replay import ReplayStage, replay_stage
 from commands.evaluation_report import report_of
@@ -20,7 +20,6 @@ from commands.live_part import BLOCKS_FOLDER, PLAN_FILE, Plan, without_paths
 from configs.command import chosen_seed
 from configs.schema import Config
 from decoding.artifacts import read_json, write_json
-from decoding.decoder import SpeculativeDecoder
 from decoding.exported_cycle import Exported, load_policy
 from decoding.machine import use_threads
 from decoding.workload import Request, load_workload, select
@@ -146,15 +145,6 @@ def test_requests(config: Config) -> list[Request]:
         config.workload.categories,
         config.workload.languages,
     )
-
-
-def decoder_with(config: Config, policy: Path | None) -> SpeculativeDecoder:
-    """The configured models, with the policy if there is one; its warnings go to standard error."""
-    decoder = load_decoder(config)
-    if policy is not None:
-        for warning in decoder.use_policy(policy):
-            print(f"warning: {warning}", file=sys.stderr)
-    return decoder
 
 
 def _begun_seed(out: Path) -> int | None:

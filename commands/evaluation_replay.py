@@ -18,6 +18,7 @@ from commands.evaluation_rules import (
 )
 from commands.recorded import (
     Recorded,
+    check_levels,
     decisions_of,
     headers,
     profile_files,
@@ -105,6 +106,8 @@ def replay_stage(config: Config, out: Path, policies: Mapping[str, Exported]) ->
     files = profile_files(config, out, temperatures)
     cycles = {name: one for name, one in policies.items() if isinstance(one, ExportedCycle)}
     decisions = grid_decisions(config, folders, list(cycles.values()))
+    for profile, file in zip(costs, files, strict=True):
+        check_levels(profile, decisions.max_depth, f"profile {file}")
     question = config.policy.cycle.question_microseconds / 1e6
     test, validation = (read_recorded(one, decisions, costs, question, temperatures) for one in folders)
     _, on_validation = best_constant(validation.table, validation.costs)

@@ -20,6 +20,7 @@ from decoding.controller import DraftView, FixedController
 from decoding.extra_layers import unmarked
 from decoding.features import DepthFeatures, SizeFeatures
 from decoding.published_features import PublishedDepthFeatures, PublishedSizeFeatures
+from decoding.whole_folder import whole_folder
 
 SCHEMA_VERSION = 2
 WEIGHTS_FILE = "policy.safetensors"
@@ -195,7 +196,7 @@ class ExportedController:
     @classmethod
     def load(cls, folder: Path | str) -> ExportedController:
         """Read a policy folder; one-line ValueError if it is missing, damaged or of another schema."""
-        folder = Path(folder)
+        folder = whole_folder(Path(folder))
         raw = read_json(folder / INFO_FILE, "policy")
         try:
             info = PolicyInfo.from_json(raw)

@@ -64,7 +64,7 @@ def flags(place: Path, out: Path) -> list[str]:
 def test_the_whole_road(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert train.main(["export", *flags(place, out)]) == 2  # nothing trained yet
-    assert "no finished training" in capsys.readouterr().err
+    assert f"{out} holds no training (training.json is not there): train.py policy" in capsys.readouterr().err
     assert train.main(["policy", *flags(place, out)]) == 0
     assert train.main(["export", *flags(place, out)]) == 0
     assert evaluate_main([*flags(place, out), "--policy", str(out / "policy")]) == 0
