@@ -20,7 +20,7 @@ from decoding.profile import CostProfile
 from policies.baselines import ExpectedGain, best_constant, fit_expected_gain
 from policies.baselines.offers import Offers
 from policies.baselines.rules import RULES, Factory, rule_called
-from policies.baselines.tuning import tune
+from policies.baselines.tuning import Trial, tune
 
 EXPECTED_GAIN = "expected gain"
 EXPECTED_GAIN_SOURCE = "CAST, arXiv 2510.26577; vLLM's adaptive verification"
@@ -105,12 +105,11 @@ def tuned_rules(
     for done, rule in enumerate(rules):
         if rule.name in known["rules"]:
             continue
-        one = tune(
-            rule,
-            lambda: chain.from_iterable(texts.sessions() for texts in validation),
-            offers,
-            lambda trial, done=done, name=rule.name: say(done, len(rules), f"{name} {trial.parameters}"),
-        )
+
+        def tell(trial: Trial, done: int = done, name: str = rule.name) -> None:
+            say(done, len(rules), f"{name} {trial.parameters}")
+
+        one = tune(rule, lambda: chain.from_iterable(one.sessions() for one in validation), offers, tell)
         known["rules"][rule.name] = one.to_json()
         write_json(file, known)
     found = [(rule.name, known["rules"][rule.name]) for rule in rules]
