@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from decoding.controller import DraftView, RootChoice
+from decoding.controller import Controller, DraftView, RootChoice
 from decoding.replay_session import ReplaySession
 from decoding.session import Session
 from decoding.tree import DraftTree
@@ -120,7 +120,7 @@ def test_live_and_replayed_drafts_are_as_sure(case: Case) -> None:
             assert twin.seen[key] == pytest.approx(values, rel=1e-4, abs=1e-6)
 
 
-def cycles(session: Session | ReplaySession, rule: DepthRule) -> list[tuple[int, int, int, int]]:
+def cycles(session: Session | ReplaySession, rule: Controller) -> list[tuple[int, int, int, int]]:
     return [
         (one.context_length, one.draft_depth, one.verification_size, one.accepted)
         for one in session.run(rule)

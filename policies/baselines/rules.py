@@ -97,7 +97,7 @@ _ALL = (
         "hf-heuristic",
         "Hugging Face transformers 5.24, num_assistant_tokens_schedule heuristic_transient (+2 / -1)",
         "whether the last draft was accepted whole",
-        {"start": (5, 2, 3), "up": (2, 1, 3), "down": (1, 2, 3)},
+        {"start": (5, 1, 2, 3), "up": (2, 1, 3), "down": (1, 2, 3)},
         HfHeuristic,
     ),
     Rule(
@@ -128,8 +128,8 @@ _ALL = (
         "Gautam, Shrestha, Reddy, Token-Driven GammaTune, arXiv 2504.00030, algorithm 1",
         "accepted tokens of the last drafts; GammaTune+ (confidence > 0) also survival of the best node",
         {
-            "start": (3, 2),
-            "smoothing": (0.3, 0.1, 0.5),
+            "start": (3, 1, 2),
+            "smoothing": (0.3, 0.1),
             "widening": (2, 1),
             "confidence": (0.0, 0.3, 0.5),
         },
@@ -142,7 +142,7 @@ _ALL = (
         "accepted tokens of the last drafts",
         {
             "steps": ((1, 3, 5, 7), (1, 2, 3, 4), (1, 2, 4, 6)),
-            "smoothing": (0.2, 0.4),
+            "smoothing": (0.2, 0.4, 0.7),
             "interval": (5, 1),
             "warm_up": (10, 0),
         },
@@ -152,7 +152,7 @@ _ALL = (
         "ucb",
         "Hou et al., BanditSpec (UCBSpec), arXiv 2505.15141, algorithm 4, equations 5 to 7",
         "tokens per second of the run's cycles so far",
-        {"exploration": (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)},
+        {"exploration": (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)},
         None,
     ),
 )
