@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -149,9 +150,7 @@ def profiles(config: Config, out: Path, temperatures: list[float]) -> list[CostP
 
 
 def _paths(given: Path | list[Path] | None) -> list[Path]:
-    if given is None:
-        return []
-    return list(given) if isinstance(given, list) else [given]
+    return list(given) if isinstance(given, list) else [] if given is None else [given]
 
 
 def recording_folders(folder: Path) -> list[Path]:
@@ -205,9 +204,13 @@ def _unknown(error: Exception) -> ValueError:
 
 
 def read_recorded(
-    folder: Path, decisions: Decisions, costs: list[CostProfile], question_seconds: float
+    folder: Path,
+    decisions: Decisions,
+    costs: list[CostProfile],
+    question_seconds: float,
+    most_texts: int | None = None,
 ) -> Recorded:
-    """The tables of every recording in a folder.
+    """The tables of every recording in a folder; `most_texts`: of each no more than the first so many.
 
     Raises:
         ValueError: a recording is of other models than a profile, or lacks what the decisions need.
@@ -220,7 +223,7 @@ def read_recorded(
         features = CycleFeatures(decisions.sizes, decisions.max_depth, header.temperature)
         drafts = count_drafts(one) // len(choices_of(header))
         said = f"reading {one.name}, {drafts} positions"
-        shown = track(texts, said, console=progress_console(), transient=True)
+        shown = track(islice(texts, most_texts), said, console=progress_console(), transient=True)
         composite = header.drafter.startswith("composite")
         table = decision_table(shown, decisions, features, tokens_of(header), composite)
         largest = int(table.size_PNS.max())
