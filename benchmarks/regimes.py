@@ -38,21 +38,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add_flags(parser)
     parser.add_argument("--texts", type=Path, required=True, help="recordings to replay")
+    parser.add_argument("--train-texts", type=int, help="learn from no more than so many of a recording")
     options = parser.parse_args(arguments)
-    return exit_code(lambda: run(read_config(options), options.texts, options.out), "nothing was written")
+    return exit_code(
+        lambda: run(read_config(options), options.texts, options.train_texts, options.out),
+        "nothing was written",
+    )
 
 
-def run(config: Config, texts: Path, out: Path) -> None:
+def run(config: Config, texts: Path, train_texts: int | None, out: Path) -> None:
     """Train, replay, print, and write `OUT/regimes.json` and `OUT/regimes.svg`."""
     given = config.policy.cycle
     if given.traces is None or given.profiles is None:
         raise ValueError("policy.cycle.traces and .profiles must be given: record and profile first")
     decisions = decisions_of(config, [*headers(given.traces), *headers(texts)])
+    if train_texts is not None and train_texts < 1:
+        raise ValueError(f"--train-texts is {train_texts}, must be at least 1")
     seed = chosen_seed(config)
     use_threads(config.threads)
     costs, question = profiles(config, out, []), given.question_microseconds / 1e6
     train, test = (
-        texts_of(read_recorded(one, decisions, costs, question), costs) for one in (given.traces, texts)
+        texts_of(read_recorded(one, decisions, costs, question, most), costs)
+        for one, most in ((given.traces, train_texts), (texts, None))
     )
     settings = FullInformationSettings(**given.full_information.model_dump())
     rows = cost_regimes(train, test, question, settings, seed, lambda said: print(said, file=sys.stderr))

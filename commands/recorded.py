@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from rich.progress import track
@@ -173,8 +174,10 @@ def read_recorded(
     costs: list[CostProfile],
     question_seconds: float,
     temperatures: Sequence[float] | None = None,
+    most_texts: int | None = None,
 ) -> Recorded:
-    """The tables of every recording in a folder, or of those at `temperatures`.
+    """The tables of every recording in a folder, or of those at `temperatures`; `most_texts`: of each no more
+    than the first so many.
 
     Raises:
         ValueError: a recording is of other models than a profile, or lacks what the decisions need; there is
@@ -198,7 +201,7 @@ def read_recorded(
         features = CycleFeatures(decisions.sizes, decisions.max_depth, header.temperature)
         drafts = count_drafts(one) // len(choices_of(header))
         said = f"reading {one.name}, {drafts} positions"
-        shown = track(texts, said, console=progress_console(), transient=True)
+        shown = track(islice(texts, most_texts), said, console=progress_console(), transient=True)
         composite = header.drafter.startswith("composite")
         table = decision_table(shown, decisions, features, tokens_of(header), composite)
         largest = int(table.size_PNS.max())

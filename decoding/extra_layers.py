@@ -59,7 +59,7 @@ def _silent_copy(layer: nn.Module, index: int, name: str) -> nn.Module:
     added = copy.deepcopy(layer)
     for module in added.modules():
         if hasattr(module, "layer_idx"):  # its place in the cache
-            module.layer_idx = index
+            module.layer_idx = index  # type: ignore[assignment]
     for part in _ZEROED:
         try:
             projection = added.get_submodule(part)

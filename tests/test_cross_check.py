@@ -51,7 +51,7 @@ def replayed(table: DecisionTable, profile: CostProfile, setting: Setting) -> fl
 @pytest.mark.parametrize("rate", [0.3, 0.7, 0.9])
 def test_where_every_token_is_as_likely_both_formulas_are_what_cycles_do(rate: float) -> None:
     rng = np.random.default_rng(0)
-    table = chain_table([rng.random(300) < rate for _ in range(100)], DEPTH)
+    table = chain_table([(rng.random(300) < rate).tolist() for _ in range(100)], DEPTH)
     profile = PROFILE
     for depth, setting in SETTINGS.items():
         said = predict(table, profile, setting)

@@ -53,6 +53,8 @@ def test_regimes_are_replayed_and_drawn(
     unnamed = flags(folder, head, tmp_path / "n", **BEAM)
     assert regimes.main([*unnamed, "--texts", str(made / "traces" / "validation")]) == 2
     assert "must be given: record and profile first" in capsys.readouterr().err
+    assert regimes.main([*mine, "--texts", str(made / "traces" / "validation"), "--train-texts", "0"]) == 2
+    assert "--train-texts is 0, must be at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.slow
