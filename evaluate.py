@@ -1,44 +1,49 @@
-"""Compare plain decoding, the fixed grid and the learned policy, side by side; or check that texts are exact.
+"""Compare plain decoding, fixed settings, rules and learned policies; or check that texts are exact.
 
-`python evaluate.py --config C --policy DIR --out RUN` writes `report.html`, `report.json`, `cycles.parquet`
-into RUN and prints its tables. `--check-law` decodes tiny models thousands of times and tests the law of what
-they say, for every rule and drafter. `--check-text` compares the configured model's texts with plain
-decoding's, and tells floating-point ties from faults. Both exit with 1 on a fault; with `--out` they write a
-JSON file there.
+`python evaluate.py --config C --policy DIR --out RUN` replays all arms and the whole grid from recordings,
+decodes those that matter live, and writes `report.json`, `report.html` and `cycles.parquet` into RUN; a
+killed run goes on where it was. `--beside NAME=DIR` adds a policy. `--from report.json` repeats an evaluation
+with its configuration, seed and policies. `--check-law` decodes tiny models thousands of times and tests the
+law of what they say, for every rule and drafter. `--check-text` compares the configured model's texts with
+plain decoding's, and tells floating-point ties from faults. Both exit with 1 on a fault; with `--out` they
+write a JSON file there.
 """
 
 from __future__ import annotations
+
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # An interrupt while modules are imported ends it without a traceback; `exit_code` handles later ones.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 from rich.console import Console
 
-from commands.decoder import load_decoder
-from configs.command import add_flags, chosen_seed, exit_code, progress, read_config
+from commands.alone import alone_in
+from commands.decoder import decoder_with
+from commands.evaluation import LEARNED, evaluate, test_requests
+from configs.command import add_flags, check_out, chosen_seed, exit_code, progress, read_config
+from configs.loading import config_with
 from configs.schema import Config
-from decoding.artifacts import write_json
-from decoding.controller import FixedController, PlainController
+from decoding.artifacts import read_json, write_json
+from decoding.controller import FixedController
 from decoding.decoder import SpeculativeDecoder
 from decoding.drafters.ngram import NgramDrafter
-from decoding.exported_cycle import Exported, load_policy
+from decoding.exported_cycle import load_policy
 from decoding.machine import use_threads
 from decoding.session import Session
-from decoding.workload import Request, load_workload, select
-from evaluation.html import write_html
 from evaluation.law_check import SAMPLES, check_law
 from evaluation.law_table import print_law
-from evaluation.protocol import Arm, Observation, run_arms
-from evaluation.report import build_report, describe_workload, write_report
-from evaluation.schema import Models, SamplingUsed
-from evaluation.table import print_report
+from evaluation.schema import Report
 from evaluation.text_check import RandomController, TextArm, check_texts, print_texts
-from evaluation.validation import fixed_arm
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,6 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="evaluate.py", description=__doc__, allow_abbrev=False)
     add_flags(parser, out_required=False)
     parser.add_argument("--policy", type=Path, help="folder of an exported policy; none = the grid alone")
+    parser.add_argument(
+        "--beside",
+        type=_named_folder,
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="a further policy, and the name of its arm; may be given several times",
+    )
+    parser.add_argument(
+        "--from", type=Path, dest="report", metavar="REPORT", help="report.json to repeat; --set lays over it"
+    )
     parser.add_argument("--check-law", action="store_true", help="test the law of texts; exit 1 on a fault")
     parser.add_argument("--check-text", action="store_true", help="compare texts; exit 1 on a fault")
     parser.add_argument(
@@ -56,86 +72,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> None:
         nonlocal faults
-        config = read_config(options)
+        config = repeated(options) if options.report else read_config(options)
         if options.check_law and options.check_text:
             raise ValueError("--check-law and --check-text are two commands: give one of them")
         if options.samples is not None and not options.check_law:
             raise ValueError("--samples goes with --check-law")
-        if options.check_law:
-            if options.policy is not None:
-                raise ValueError("--policy does not go with --check-law: its models are tiny ones of its own")
-            faults = run_law_check(
-                config, SAMPLES if options.samples is None else options.samples, options.out
-            )
-        elif options.check_text:
-            faults = run_text_check(config, options.policy, options.out)
-        elif options.out is None:
+        if options.check_law and options.policy is not None:
+            raise ValueError("--policy does not go with --check-law: its models are tiny ones of its own")
+        if options.out is None and not (options.check_law or options.check_text):
             raise ValueError("--out is missing: name a folder for the report")
-        else:
-            evaluate(config, options.policy, options.out)
+        beside = dict(options.beside)
+        if len(beside) < len(options.beside):
+            raise ValueError("--beside names one arm twice: give each a name of its own")
+        with alone_in(options.out):
+            if options.check_law:
+                samples = SAMPLES if options.samples is None else options.samples
+                faults = run_law_check(config, samples, options.out)
+            elif options.check_text:
+                faults = run_text_check(config, options.policy, options.out)
+            else:
+                evaluate(config, options.policy, beside, options.out)
 
-    return exit_code(run, "nothing was written: the same command begins again") or int(faults > 0)
+    return exit_code(run, "the same command goes on from there") or int(faults > 0)
 
 
-def evaluate(config: Config, policy: Path | None, out: Path) -> None:
-    """Decode the test prompts with every arm, and report."""
-    # Everything that can be wrong is looked at before the minutes of measuring begin.
-    requests = test_requests(config)
-    controller = load_policy(policy) if policy else None
-    seed = chosen_seed(config)
-    threads = use_threads(config.threads)
-    decoder = decoder_with(config, policy)
-    decoder.check_prompts({request.question_id: request.turns[0] for request in requests})
-    arms = build_arms(config, decoder.drafter.name, controller)
-    print(f"{len(arms)} arms x {len(requests)} prompts x {config.evaluation.repeats} on {threads} threads")
+def _named_folder(text: str) -> tuple[str, Path]:
+    name, equals, folder = text.partition("=")
+    if not name or not equals or not folder:
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=DIR, e.g. ltd=runs/ltd/policy")
+    return name, Path(folder)
 
-    def open_session(request: Request) -> Session:
-        return decoder.open_session(
-            decoder.as_user(request.turns[0]),
-            max_new_tokens=config.evaluation.max_new_tokens,
-            seed=seed,
-            **config.sampling.law,
-        )
 
-    raw: list[dict[str, Any]] = []
-    with progress("evaluating") as show:
-
-        def on_progress(done: int, total: int, observation: Observation) -> None:
-            show(done, total, observation.arm)
-
-        observations = run_arms(
-            arms,
-            requests,
-            open_session,
-            config.evaluation.repeats,
-            np.random.default_rng([seed, 1]),
-            on_progress,
-            raw,
-        )
-    report = build_report(
-        arms,
-        observations,
-        workload=describe_workload(
-            config.model_dump(mode="json")["workload"]["files"], "test", requests, config.evaluation.repeats
-        ),
-        models=models_used(decoder),
-        dtype=str(decoder.target.dtype).removeprefix("torch."),
-        sampling=SamplingUsed(
-            temperatures=[config.sampling.temperature],
-            max_new_tokens=config.evaluation.max_new_tokens,
-            **{name: value for name, value in config.sampling.law.items() if name != "temperature"},
-        ),
-        config=config.model_dump(mode="json"),
-        policy=controller.info.to_json() if controller else None,
-        seeds={"noise": seed, "order": seed, "bootstrap": seed},
-        rng=np.random.default_rng([seed, 2]),
-        device=decoder.target.device,
-        confidence=config.evaluation.confidence,
-    )
-    write_report(out, report, raw)
-    write_html(out, report)
-    print_report(report, Console())
-    print(f"wrote {out / 'report.html'}, {out / 'report.json'} and {out / 'cycles.parquet'}")
+def repeated(options: argparse.Namespace) -> Config:
+    """The configuration of a report, and its policies in the flags that name none."""
+    if options.check_law or options.check_text:
+        raise ValueError("--from repeats an evaluation: it does not go with --check-law or --check-text")
+    check_out(options.out)
+    raw = read_json(options.report, "report")
+    try:
+        report = Report.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"report {options.report} cannot be repeated: {where}: {first['msg']}") from None
+    folders = {name: Path(folder) for name, folder in report.policy_folders.items()}
+    if options.policy is None:
+        options.policy = folders.get(LEARNED)
+    if not options.beside:
+        options.beside = [(name, folder) for name, folder in folders.items() if name != LEARNED]
+    return config_with(report.config, str(options.report), options.overrides)
 
 
 def run_law_check(config: Config, samples: int, out: Path | None) -> int:
@@ -200,48 +185,6 @@ def text_arms(
     ]
     at_random = partial(RandomController, config.draft.max_depth, sizes[-1], rng)
     return [*arms, TextArm(f"{drafter} at random", open_session, at_random)]
-
-
-def test_requests(config: Config) -> list[Request]:
-    """The prompts that are evaluated."""
-    return select(
-        load_workload(config.workload.files),
-        "test",
-        config.evaluation.prompts,
-        config.workload.categories,
-        config.workload.languages,
-    )
-
-
-def decoder_with(config: Config, policy: Path | None) -> SpeculativeDecoder:
-    """The configured models, with the policy if there is one; its warnings go to standard error."""
-    decoder = load_decoder(config)
-    if policy is not None:
-        for warning in decoder.use_policy(policy):
-            print(f"warning: {warning}", file=sys.stderr)
-    return decoder
-
-
-def build_arms(config: Config, drafter: str, controller: Exported | None) -> list[Arm]:
-    """Plain decoding, every point of the grid, and the learned policy if there is one."""
-    arms = [Arm("plain", PlainController, "plain")]
-    for depth in config.evaluation.draft_depths:
-        arms += [fixed_arm(drafter, depth, size) for size in config.evaluation.verification_sizes]
-    if controller is not None:
-        arms.append(Arm("learned", lambda: controller, "learned"))
-    return arms
-
-
-def models_used(decoder: SpeculativeDecoder) -> Models:
-    """Names and fingerprints of what decodes."""
-    return Models(
-        target=decoder.model.name,
-        drafter=decoder.drafter.name,
-        target_fingerprint=decoder.target.fingerprint(),
-        drafter_fingerprint=decoder.drafter.fingerprint(),
-        tokenizer_fingerprint=decoder.model.tokenizer_fingerprint(),
-        path="eager" if decoder.target.fast is None else "fast",
-    )
 
 
 if __name__ == "__main__":

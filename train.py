@@ -8,13 +8,20 @@ All but `calibrate` and `profile` go on after a kill; these take minutes and beg
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # An interrupt while modules are imported ends it without a traceback; `exit_code` handles later ones.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from configs.command import add_flags, exit_code, read_config
+from commands.alone import alone_in
+from configs.command import add_flags, exit_code, read_config, says_nothing
 from configs.schema import Config
 
 
@@ -47,7 +54,14 @@ def _headroom(arguments: Sequence[str]) -> None:
 
 
 def _run_named(options: argparse.Namespace) -> None:
-    _run(options.what, read_config(options), options.out)
+    config = read_config(options)
+    with alone_in(options.out):
+        if options.what == "export":
+            from commands.export import export
+
+            export(None if says_nothing(options) else config, options.out)
+        else:
+            _run(options.what, config, options.out)
 
 
 def _run(what: str, config: Config, out: Path) -> None:
@@ -72,14 +86,10 @@ def _run(what: str, config: Config, out: Path) -> None:
         from commands.profile import profile
 
         profile(config, out)
-    elif what == "policy":
+    else:
         from commands.policy import train_policy
 
         train_policy(config, out)
-    else:
-        from commands.export import export
-
-        export(config, out)
 
 
 if __name__ == "__main__":

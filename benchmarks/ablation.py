@@ -32,9 +32,11 @@ from decoding.decision_costs import DecisionCosts, joined_costs
 from decoding.decision_table import joined_tables, split_texts
 from decoding.decision_walk import replay_texts
 from decoding.machine import use_threads
+from decoding.setting import Setting
 from envs.replay import ReplayVecEnv
 from envs.rewards import STEP_REWARDS
 from policies.baselines import best_constant, constant
+from policies.constant_seconds import ConstantSeconds
 from policies.full_information import FullInformationSettings, fit, greedy
 from policies.masked_ppo import build_masked_ppo, deciding_net
 from policies.ppo import PPOSettings
@@ -87,7 +89,7 @@ def run(what: str, config: Config, out: Path) -> None:
     for column in ("", "ratio", "95 % interval"):
         table.add_column(column, justify="left" if not column else "right")
     found = {}
-    for name, mine in ROWS[what](config, train, validation, rate):
+    for name, mine in ROWS[what](config, train, validation, (chosen, rate)):
         found[name] = ratio_of_sums(yardstick, mine)
         table.add_row(name, f"{found[name][0]:.4f}", f"{found[name][1]:.4f} .. {found[name][2]:.4f}")
     console.print(table)
@@ -96,14 +98,15 @@ def run(what: str, config: Config, out: Path) -> None:
 
 
 Rows = Iterator[tuple[str, np.ndarray]]
+Best = tuple[Setting, float]  # the best constant of the training texts, and its tokens per second
 
 
-def _rewards(config: Config, train: Recorded, validation: Recorded, rate: float) -> Rows:
+def _rewards(config: Config, train: Recorded, validation: Recorded, best: Best) -> Rows:
     settings = config.policy.cycle
     for reward in STEP_REWARDS:
         for seed in range(settings.seeds):
             env = ReplayVecEnv(
-                train.table, train.costs, settings.lanes, np.random.default_rng(seed), reward, rate
+                train.table, train.costs, settings.lanes, np.random.default_rng(seed), reward, best[1]
             )
             model = build_masked_ppo(env, PPOSettings(**settings.ppo.model_dump()), seed)
             model.learn(settings.ppo.timesteps)
@@ -111,23 +114,23 @@ def _rewards(config: Config, train: Recorded, validation: Recorded, rate: float)
             yield f"{reward}, seed {seed}", replay_texts(validation.table, validation.costs, greedy(net))
 
 
-def _features(config: Config, train: Recorded, validation: Recorded, rate: float) -> Rows:
+def _features(config: Config, train: Recorded, validation: Recorded, best: Best) -> Rows:
     names = train.table.features.names
     for group, prefixes in GROUPS.items():
         gone = [place for place, name in enumerate(names) if prefixes and name.startswith(prefixes)]
         for seed in range(config.policy.cycle.seeds):
-            yield f"without {group}, seed {seed}", _fitted(config, train, validation, rate, seed, gone)
+            yield f"without {group}, seed {seed}", _fitted(config, train, validation, best, seed, gone)
 
 
-def _positions(config: Config, train: Recorded, validation: Recorded, rate: float) -> Rows:
+def _positions(config: Config, train: Recorded, validation: Recorded, best: Best) -> Rows:
     for share in SHARES:
         some = _share_of(train, share)
         for seed in range(config.policy.cycle.seeds):
             name = f"{some.table.positions} positions, seed {seed}"
-            yield name, _fitted(config, some, validation, rate, seed, [])
+            yield name, _fitted(config, some, validation, best, seed, [])
 
 
-def _states(config: Config, train: Recorded, validation: Recorded, rate: float) -> Rows:
+def _states(config: Config, train: Recorded, validation: Recorded, best: Best) -> Rows:
     given = config.policy.cycle
     assert given.traces is not None
     assert given.validation_traces is not None
@@ -147,8 +150,8 @@ def _states(config: Config, train: Recorded, validation: Recorded, rate: float) 
         for one, columns in zip((train, validation), mapped, strict=True)
     ]
     for seed in range(given.seeds):
-        yield f"without, seed {seed}", _fitted(config, train, validation, rate, seed, [])
-        yield f"with the map, seed {seed}", _fitted(config, more[0], more[1], rate, seed, [])
+        yield f"without, seed {seed}", _fitted(config, train, validation, best, seed, [])
+        yield f"with the map, seed {seed}", _fitted(config, more[0], more[1], best, seed, [])
 
 
 def _share_of(train: Recorded, share: float) -> Recorded:
@@ -168,7 +171,7 @@ def _first(costs: DecisionCosts, positions: int) -> DecisionCosts:
 
 
 def _fitted(
-    config: Config, train: Recorded, validation: Recorded, rate: float, seed: int, gone: list[int]
+    config: Config, train: Recorded, validation: Recorded, best: Best, seed: int, gone: list[int]
 ) -> np.ndarray:
     """Seconds of the validation texts under a policy fitted without the features in `gone`."""
     settings = config.policy.cycle
@@ -186,12 +189,13 @@ def _fitted(
         train.costs,
         FullInformationSettings(**settings.full_information.model_dump()),
         seed,
-        rate,
+        best[1],
+        seconds_T=ConstantSeconds(train.table, train.costs)(best[0]),
     )
     return replay_texts(validation.table, validation.costs, greedy(policy))
 
 
-ROWS: dict[str, Callable[[Config, Recorded, Recorded, float], Rows]] = {
+ROWS: dict[str, Callable[[Config, Recorded, Recorded, Best], Rows]] = {
     "rewards": _rewards,
     "features": _features,
     "positions": _positions,

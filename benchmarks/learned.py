@@ -19,35 +19,21 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Samples, command
-from configs.schema import Config
-from decoding.controller import Controller, DraftView, PlainController, QuestionKind
+from commands.live_arms import Overridden, decoder_of_pair
+from decoding.controller import Controller, PlainController
 from decoding.cycle_features import CycleFeatures
 from decoding.decisions import DecisionController, Decisions
-from decoding.decoder import SpeculativeDecoder, default_drafter
-from decoding.drafters.load import load_drafter
-from decoding.exported import ExportedController
-from decoding.exported_cycle import ExportedCycle, load_policy
+from decoding.decoder import SpeculativeDecoder
+from decoding.exported_cycle import ExportedCycle
 from decoding.profile import CostProfile
-from decoding.setting import Setting, SettingDecider, setting_controller
+from decoding.setting import Setting, setting_controller
 from decoding.workload import load_workload, select
 from evaluation.protocol import Arm, Observation, OpenSession, run_arms
 from evaluation.statistics import compare
 from policies.baselines import ExpectedGain
-from policies.live_expected_gain import LiveExpectedGain
+from policies.baselines.live_expected_gain import LiveExpectedGain
 
 SHIPPED = ["configs/prompts/mixed.jsonl", "configs/prompts/multilingual.jsonl"]
-
-
-class Overridden:
-    """Asks a policy and does what a setting says: what the policy costs, and nothing of what it gains."""
-
-    def __init__(self, policy: ExportedCycle, setting: Setting) -> None:
-        self._policy = policy
-        self._setting = SettingDecider(setting, policy.decisions)
-
-    def decide(self, kind: QuestionKind, view: DraftView, allowed: Sequence[bool]) -> int:
-        self._policy.decide(kind, view, allowed)
-        return self._setting.decide(kind, view, allowed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +46,9 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", type=Path, required=True, help="folder of train.py export")
     parser.add_argument("--profile", type=Path, required=True, help="profile.json, for expected gain")
     parser.add_argument("--pair", type=Path, help="also a folder of train.py export with the preset ltd")
-    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument(
+        "--temperature", type=float, nargs="+", default=[0.0], help="several: every prompt at each of them"
+    )
     parser.add_argument("--workload", nargs="+", default=SHIPPED, help="JSONL files")
     parser.add_argument("--split", default="test")
     parser.add_argument("--prompts", type=int, help="at most so many; default: all of the split")
@@ -77,23 +65,21 @@ def run(console: Console, decoder: SpeculativeDecoder, options: argparse.Namespa
     requests = select(workload, options.split, options.prompts)
     decoder.check_prompts({request.question_id: request.turns[0] for request in requests})
     made: list[DecisionController] = []
-    arms = arms_of(policy, CostProfile.load(options.profile), options.temperature, made)
-
-    def opener(by: SpeculativeDecoder) -> OpenSession:
-        return lambda request: by.open_session(
-            by.as_user(request.turns[0]),
-            max_new_tokens=options.max_new_tokens,
-            temperature=options.temperature,
-            seed=1,
+    profile = CostProfile.load(options.profile)
+    other = decoder_of_pair(options.pair, decoder) if options.pair is not None else None
+    rng, observations = np.random.default_rng(0), list[Observation]()
+    for temperature in sorted(set(options.temperature)):
+        opener = partial(opened_by, options.max_new_tokens, temperature)
+        arms = arms_of(policy, profile, temperature, made)
+        if other is not None:
+            pair = partial(getattr, other, "controller")
+            arms.append(Arm("pair", pair, "learned", open_session=opener(other)))
+        observations += run_arms(
+            arms, requests, opener(decoder), options.repeats, rng, temperature=temperature
         )
-
-    if options.pair is not None:
-        other = decoder_of_pair(options.pair, decoder)
-        arms.append(Arm("pair", lambda: other.controller, "learned", open_session=opener(other)))
-    rng = np.random.default_rng(0)
-    observations = run_arms(arms, requests, opener(decoder), options.repeats, rng)
-    print_arms(console, arms, observations, len(requests))
-    print_ratios(console, arms, observations)
+    for title, rows in slices(observations).items():
+        print_arms(console, arms, rows, f"{len(requests)} prompts, {title}")
+        print_ratios(console, arms, rows)
     asked = sum(one.asked for one in made)
     console.print(
         f"{asked} decisions of the policy, {sum_policy(observations) / max(1, asked) * 1e6:.0f} us each"
@@ -101,6 +87,22 @@ def run(console: Console, decoder: SpeculativeDecoder, options: argparse.Namespa
     return {
         "seconds": {arm.name: [row.seconds for row in observations if row.arm == arm.name] for arm in arms}
     }
+
+
+def opened_by(max_new_tokens: int, temperature: float, by: SpeculativeDecoder) -> OpenSession:
+    """Opens requests with this decoder."""
+    return lambda request: by.open_session(
+        by.as_user(request.turns[0]), max_new_tokens=max_new_tokens, temperature=temperature, seed=1
+    )
+
+
+def slices(observations: Sequence[Observation]) -> dict[str, Sequence[Observation]]:
+    """All of them, and if there are several temperatures those of each, by title."""
+    every = sorted({row.temperature for row in observations})
+    each: dict[str, Sequence[Observation]] = {
+        f"T {one:g}": [row for row in observations if row.temperature == one] for one in every
+    }
+    return each if len(each) == 1 else {"all temperatures": observations, **each}
 
 
 def arms_of(
@@ -144,21 +146,6 @@ def arms_of(
     return arms
 
 
-def decoder_of_pair(folder: Path, decoder: SpeculativeDecoder) -> SpeculativeDecoder:
-    """The same target with the drafter, beam and scores that a pair of policies was trained with."""
-    pair = load_policy(folder)
-    if not isinstance(pair, ExportedController):
-        raise ValueError(f"--pair is {folder}, must hold a pair of policies: train one with configs/ltd.yaml")
-    config = Config.model_validate(pair.info.training)
-    name = config.model.drafter or default_drafter(config.model.target)
-    draft = config.draft
-    drafter = load_drafter(name, decoder.model, draft.beam_width, draft.min_match, draft.lookup_depth)
-    other = SpeculativeDecoder(decoder.model, drafter)
-    for warning in other.use_policy(folder):
-        print(f"warning: {warning}", file=sys.stderr)
-    return other
-
-
 def expected_gain_of(
     validation: Any, decisions: Decisions, profile: CostProfile, temperature: float
 ) -> ExpectedGain:
@@ -174,10 +161,10 @@ def expected_gain_of(
 
 
 def print_arms(
-    console: Console, arms: Sequence[Arm], observations: Sequence[Observation], prompts: int
+    console: Console, arms: Sequence[Arm], observations: Sequence[Observation], title: str
 ) -> None:
     """Tokens per second and tokens a cycle of each; and whether all texts are one."""
-    table = Table(title=f"{prompts} prompts")
+    table = Table(title=title)
     for column in ("", "tokens/s", "tau", "policy share"):
         table.add_column(column, justify="left" if not column else "right")
     for arm in arms:
@@ -187,9 +174,9 @@ def print_arms(
         tau = emitted / sum(row.cycles.cycles for row in rows)
         table.add_row(arm.name, f"{emitted / seconds:.1f}", f"{tau:.2f}", f"{policy:.2%}")
     console.print(table)
-    texts = {(row.question_id, row.repeat): set[str]() for row in observations}
+    texts: dict[tuple[str, float, int], set[str]] = {}
     for row in observations:
-        texts[row.question_id, row.repeat].add(row.token_hash)
+        texts.setdefault((row.question_id, row.temperature, row.repeat), set()).add(row.token_hash)
     console.print(f"texts: {sum(len(one) == 1 for one in texts.values())} of {len(texts)} equal in all arms")
 
 

@@ -50,6 +50,9 @@ def command(
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--path", default="auto", help="auto, fast or eager")
+    parser.add_argument(
+        "--extra-layers", type=int, default=0, help="synthetic: layers that slow the target and add zero"
+    )
     parser.add_argument("--threads", type=int)
     parser.add_argument("--rounds", type=int, default=9, help="how often each thing is measured")
     parser.add_argument("--json", help="also write every sample to this file")
@@ -66,7 +69,12 @@ def _measure(run: Run, options: argparse.Namespace) -> None:
         check_file(Path(options.json))
     threads = use_threads(options.threads)
     decoder = SpeculativeDecoder.from_pretrained(
-        options.target, options.drafter, device=options.device, dtype=options.dtype, path=options.path
+        options.target,
+        options.drafter,
+        device=options.device,
+        dtype=options.dtype,
+        path=options.path,
+        extra_layers=options.extra_layers,
     )
     console, target = wide_console(), decoder.target
     reason = f" ({target.slow_reason})" if target.slow_reason else ""

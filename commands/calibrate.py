@@ -79,7 +79,7 @@ def calibrate(config: Config, out: Path) -> None:
     calibration = Calibration(
         tuple(fits),
         {
-            "target": decoder.target.fingerprint(),
+            "target": decoder.target.text_fingerprint(),
             "drafter": head.head_fingerprint,
         },
         note={

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from sb3_contrib import MaskablePPO
 
 from commands.cycle_outcome import Candidate, after_live, finish, print_outcome
 from commands.decoder import load_decoder
+from commands.given import check_given
 from commands.live_phase import fine_tune
 from commands.profile import fingerprints
 from commands.profile_table import doubts
 from commands.recorded import (
     begun_seed,
-    check_given,
     decisions_of,
     headers,
     profiles,
@@ -64,7 +65,7 @@ def train_cycle_policy(config: Config, out: Path) -> None:
         print(f"warning: {warning}", file=sys.stderr)
     spent = Spent(out / SECONDS_FILE)
     with spent.on("recording"):
-        folders = recordings(config, out)
+        folders = recordings(config, out, spent.keep)
     found = [header for folder in folders for header in headers(folder)]
     decisions = decisions_of(config, found)
     with spent.on("profile"):
@@ -91,7 +92,9 @@ def train_cycle_policy(config: Config, out: Path) -> None:
     candidates = []
     for number in range(config.policy.cycle.seeds):
         with spent.on("training"):
-            candidates.append(train_one(config, out, world, seed + number, run))
+            # The largest seed is followed by the smallest: there is none above it.
+            own = (seed + number) % 2**32
+            candidates.append(train_one(config, out, world, own, run, spent.keep))
     best = max(candidates, key=lambda one: one.best[1])
     done = finish(config, decoder, world, candidates, best, spent.seconds)
     if config.policy.cycle.live_decisions:
@@ -116,8 +119,11 @@ def run_seed(config: Config, out: Path, record: dict[str, Any]) -> int:
     return int(begun)
 
 
-def train_one(config: Config, out: Path, world: World, seed: int, run: dict[str, Any]) -> Candidate:
-    """Full information, then PPO, of one seed; goes on where a killed run was."""
+def train_one(
+    config: Config, out: Path, world: World, seed: int, run: dict[str, Any], keep: Callable[[], None]
+) -> Candidate:
+    """Full information, then PPO, of one seed; goes on where a killed run was. `keep` is called after every
+    round of either."""
     settings = config.policy.cycle
     ppo = PPOSettings(**settings.ppo.model_dump() | {"timesteps": max(1, settings.ppo.timesteps)})
     folder = out / "training" / f"cycle-{seed}"
@@ -128,7 +134,7 @@ def train_one(config: Config, out: Path, world: World, seed: int, run: dict[str,
         return ReplayVecEnv(table, costs, settings.lanes, rng, settings.reward, rate)
 
     model = build_masked_ppo(environment(world.rate), ppo, seed)
-    start, rate = _warm_start(config, folder, world, model, seed, run)
+    start, rate = _warm_start(config, folder, world, model, seed, run, keep)
     model.policy.load_state_dict(start)
     warm = world.measured(greedy(deciding_net(model)))["over_constant"]
     if settings.ppo.timesteps:
@@ -137,6 +143,7 @@ def train_one(config: Config, out: Path, world: World, seed: int, run: dict[str,
 
             def on_progress(done: int, total: int, speed: float) -> None:
                 bar.update(task, completed=done, note=f"{speed:.1f} tokens/s")
+                keep()
 
             model = train_masked(
                 environment(rate),
@@ -160,7 +167,13 @@ def _logged(measured: dict[str, float]) -> dict[str, float]:
 
 
 def _warm_start(
-    config: Config, folder: Path, world: World, model: MaskablePPO, seed: int, run: dict[str, Any]
+    config: Config,
+    folder: Path,
+    world: World,
+    model: MaskablePPO,
+    seed: int,
+    run: dict[str, Any],
+    keep: Callable[[], None],
 ) -> tuple[dict[str, torch.Tensor], float]:
     """The weights that full information finds, and the rate that rewards are measured against: theirs, or the
     best constant's if that is higher. Kept in a file for a resumed run."""
@@ -171,6 +184,11 @@ def _warm_start(
         return _known_start(file, model)
     with progress_bar() as bar:
         task = bar.add_task(f"full information, seed {seed}", total=settings.rounds, note="")
+
+        def on_progress(done: int, speed: float) -> None:
+            bar.update(task, completed=done, note=f"{speed:.1f} tokens/s")
+            keep()
+
         speed = fit(
             deciding_net(model),
             world.train.table,
@@ -178,7 +196,7 @@ def _warm_start(
             settings,
             seed,
             world.rate,
-            lambda done, speed: bar.update(task, completed=done, note=f"{speed:.1f} tokens/s"),
+            on_progress,
             world.seconds_T,
         )
     rate = max(world.rate, speed)

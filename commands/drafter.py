@@ -115,7 +115,7 @@ def _train(trainer: HeadTrainer, out: Path, measure_start: bool) -> None:
                 trainer.save_checkpoint(out / "checkpoint")
                 saved = time.monotonic()
             if leave:
-                raise KeyboardInterrupt
+                signal.raise_signal(leave)  # to whom it would have gone
 
 
 class _Curves:
@@ -143,20 +143,26 @@ class _Curves:
 
 
 @contextmanager
-def _interrupts_between_steps() -> Iterator[Callable[[], bool]]:
-    """Whether an interrupt came: half a step is no place to go on from. A second one ends at once."""
-    came = False
+def _interrupts_between_steps() -> Iterator[Callable[[], int]]:
+    """The signal that came, 0 if none did: half a step is no place to go on from. A second ends at once."""
+    came = 0
 
-    def note(_signal: int, _frame: object) -> None:
+    def note(number: int, _frame: object) -> None:
         nonlocal came
-        came = True
-        signal.signal(signal.SIGINT, before)
+        came = number
+        give_back()
 
-    before = signal.signal(signal.SIGINT, note)
+    def give_back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    # Who ignores a signal goes on ignoring it: it is raised again below.
+    heard = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heard}
     try:
         yield lambda: came
     finally:
-        signal.signal(signal.SIGINT, before)
+        give_back()
 
 
 def _card(trainer: HeadTrainer, config: Config, start: EagleHead | None, threads: int) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> None:
     decisions = decisions_of(profile, header)
     if options.train is not None:
         check_training(profile, options.train, header, decisions)
-    for warning in mismatches(profile, header):
+    for warning in [*mismatches(profile, header), *left_out(decisions, header)]:
         print(f"warning: {warning}", file=sys.stderr)
     table = read_table(options.traces, decisions)
     costs = decision_costs(table, profile)
@@ -147,9 +147,19 @@ def mismatches(profile: CostProfile, header: TraceHeader) -> list[str]:
     return said
 
 
+def left_out(decisions: Decisions, header: TraceHeader) -> list[str]:
+    """What of the recording is not compared, as the profile has no costs of it."""
+    if decisions.max_depth == header.draft_depth:
+        return []
+    return [
+        f"the profile knows {decisions.max_depth} draft levels, the trace has {header.draft_depth}: deeper"
+        f" drafts are left out; profile again with --set draft.max_depth={header.draft_depth}"
+    ]
+
+
 def decisions_of(profile: CostProfile, header: TraceHeader) -> Decisions:
     """What trace and profile know both."""
-    deepest = min(header.draft_depth, max(len(table) for table in profile.levels.values()))
+    deepest = min(header.draft_depth, len(profile.levels[profile.source(False)]))
     sizes = tuple(size for size in SIZES if size <= profile.max_size)
     _most_tokens(header)
     return Decisions(_choices(header), deepest, sizes)

@@ -78,6 +78,7 @@ def with_note(fitted: CostProfile, cycles: list[TimedCycle], config: Config, see
     """The profile with how it was measured, and its error on the cycles that the fit has not seen."""
     error = profile_error(fitted, [one for one in cycles if one.held_out])
     calm = profile_error(fitted, [one for one in cycles if one.held_out and not one.disturbed])
+    extra = config.model.extra_layers
     return replace(
         fitted,
         note={
@@ -88,5 +89,6 @@ def with_note(fitted: CostProfile, cycles: list[TimedCycle], config: Config, see
             "sampling": config.sampling.law,
             "held_out": None if error is None else asdict(error),
             "held_out_undisturbed": None if calm is None else asdict(calm),
+            **({"synthetic": f"{extra} layers that add zero"} if extra else {}),
         },
     )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from rich.progress import track
 
+from commands.alone import alone_in
 from commands.headroom import progress_console
-from commands.profile import conditions, fingerprints
 from commands.profile import profile as measure_profile
-from commands.traces import chosen_prompts, record_traces
+from commands.same_models import check_extra_layers, check_same
+from commands.traces import record_traces
 from configs.schema import Config
 from decoding.controller import RootChoice
 from decoding.cycle_features import CycleFeatures
@@ -40,15 +40,16 @@ class Recorded:
     by_temperature: dict[float, tuple[DecisionTable, DecisionCosts]]
 
 
-def recordings(config: Config, out: Path) -> tuple[Path, Path]:
+def recordings(config: Config, out: Path, keep: Callable[[], None]) -> tuple[Path, Path]:
     """Folders of the training and the validation recordings; those that the configuration does not name are
-    made in `out`, or gone on with."""
+    made in `out`, or gone on with. `keep` is called where a killed recording would go on."""
     given = config.policy.cycle
     found = []
     for split, path in (("train", given.traces), ("validation", given.validation_traces)):
         if path is None:
             path = out / "traces" / split
-            record_traces(recording_config(config, split), path)
+            with alone_in(path):
+                record_traces(recording_config(config, split), path, keep)
         found.append(path)
     return found[0], found[1]
 
@@ -68,53 +69,6 @@ def begun_seed(out: Path) -> int | None:
     return next((seed for seed in found if seed is not None), None)
 
 
-def check_given(config: Config, decoder: SpeculativeDecoder) -> list[str]:
-    """ValueError for what can be known to be wrong before the minutes of recording and measuring begin; else
-    a warning for each condition that a given profile was not measured in."""
-    given, mine = config.policy.cycle, fingerprints(decoder)
-    for path in (given.traces, given.validation_traces):
-        if path is not None:
-            check_recording(path, mine)
-    if given.validation_traces is None:
-        chosen_prompts(decoder, recording_config(config, "validation"))
-    warnings = []
-    for path in _paths(given.profiles):
-        profile = CostProfile.load(path)
-        check_same(profile.fingerprints, mine, f"profile {path}", "this model")
-        warnings += [f"{path}: {one}" for one in other_conditions(profile, config, decoder)]
-    if given.live_decisions:
-        live_requests(config, decoder)
-    return warnings
-
-
-def other_conditions(profile: CostProfile, config: Config, decoder: SpeculativeDecoder) -> list[str]:
-    """In which ways the profile's costs may not be those of this machine and drafter. It may be of another
-    temperature: a recording takes the nearest."""
-    about, threads = profile.conditions, torch.get_num_threads()
-    now = replace(conditions(config, decoder, threads), temperature=about.temperature)
-    found = profile.check_matches(profile.fingerprints, now)
-    if about.drafter != now.drafter:
-        found.append(
-            f"the profile was measured with drafter {about.drafter}, this is {now.drafter}: its times may not"
-            " fit"
-        )
-    return found
-
-
-def check_recording(folder: Path, mine: Mapping[str, str]) -> None:
-    """ValueError unless every recording in the folder was made with these models, scores included, and says
-    how."""
-    for one in recording_folders(folder):
-        header, _ = read_traces(one)
-        check_same(header.fingerprints, mine, f"recording {one}", "this model")
-        choices_of(header), tokens_of(header)
-        if header.fingerprints["drafter"] != mine["drafter"]:
-            raise ValueError(
-                f"recording {one} is of drafter {header.fingerprints['drafter']}, this is {mine['drafter']}:"
-                " record its texts, with the same beam, lookup and draft.calibrated"
-            )
-
-
 def live_requests(config: Config, decoder: SpeculativeDecoder) -> tuple[list[Request], list[Request]]:
     """Training and validation prompts of the live phase; ValueError if there are none, or one is too long."""
     workload, limits = load_workload(config.workload.files), config.workload
@@ -129,7 +83,10 @@ def profiles(config: Config, out: Path, temperatures: list[float]) -> list[CostP
     into `out` where they are not there yet."""
     given = config.policy.cycle
     if given.profiles is not None:
-        return [CostProfile.load(path) for path in _paths(given.profiles)]
+        known = [CostProfile.load(path) for path in profile_paths(config)]
+        for profile in known:
+            check_extra_layers(profile, config)
+        return known
     # Whatever the policy may ask to be verified has to have a cost.
     most = max(config.profile.max_size, given.verification_sizes[-1])
     config = config.model_copy(update={"profile": config.profile.model_copy(update={"max_size": most})})
@@ -138,12 +95,23 @@ def profiles(config: Config, out: Path, temperatures: list[float]) -> list[CostP
         folder = out / "profile" / f"T{temperature:g}"
         if not (folder / PROFILE_FILE).exists():
             sampling = config.sampling.model_copy(update={"temperature": temperature})
-            measure_profile(config.model_copy(update={"sampling": sampling}), folder)
+            with alone_in(folder):
+                measure_profile(config.model_copy(update={"sampling": sampling}), folder)
         found.append(CostProfile.load(folder / PROFILE_FILE))
     return found
 
 
-def _paths(given: Path | list[Path] | None) -> list[Path]:
+def profile_files(config: Config, out: Path, temperatures: Sequence[float]) -> list[Path]:
+    """Where `profiles` reads them from."""
+    if config.policy.cycle.profiles is not None:
+        return profile_paths(config)
+    ends = sorted({min(temperatures), max(temperatures)})
+    return [out / "profile" / f"T{temperature:g}" / PROFILE_FILE for temperature in ends]
+
+
+def profile_paths(config: Config) -> list[Path]:
+    """Of the profiles that the configuration names."""
+    given = config.policy.cycle.profiles
     if given is None:
         return []
     return list(given) if isinstance(given, list) else [given]
@@ -200,18 +168,33 @@ def _unknown(error: Exception) -> ValueError:
 
 
 def read_recorded(
-    folder: Path, decisions: Decisions, costs: list[CostProfile], question_seconds: float
+    folder: Path,
+    decisions: Decisions,
+    costs: list[CostProfile],
+    question_seconds: float,
+    temperatures: Sequence[float] | None = None,
 ) -> Recorded:
-    """The tables of every recording in a folder.
+    """The tables of every recording in a folder, or of those at `temperatures`.
 
     Raises:
-        ValueError: a recording is of other models than a profile, or lacks what the decisions need.
+        ValueError: a recording is of other models than a profile, or lacks what the decisions need; there is
+            none at one of the temperatures.
     """
     parts: dict[float, list[tuple[DecisionTable, DecisionCosts]]] = {}
-    for one in recording_folders(folder):
+    there = {one: read_traces(one)[0].temperature for one in recording_folders(folder)}
+    missing = sorted(set(temperatures or ()) - set(there.values()))
+    if missing:
+        held = ", ".join(f"{one:g}" for one in sorted(set(there.values())))
+        raise ValueError(
+            f"{folder} holds recordings at temperatures {held}, none at {missing[0]:g}: record that one too"
+        )
+    for one in there:
+        if temperatures is not None and there[one] not in temperatures:
+            continue
         header, texts = read_traces(one)
         profile = nearest(costs, header.temperature)
         check_same(header.fingerprints, profile.fingerprints, f"recording {one}", "the profile")
+        check_levels(profile, decisions.max_depth, "the profile")
         features = CycleFeatures(decisions.sizes, decisions.max_depth, header.temperature)
         drafts = count_drafts(one) // len(choices_of(header))
         said = f"reading {one.name}, {drafts} positions"
@@ -241,10 +224,12 @@ def nearest(costs: list[CostProfile], temperature: float) -> CostProfile:
     return min(costs, key=lambda each: abs(each.conditions.temperature - temperature))
 
 
-def check_same(mine: Mapping[str, str], others: Mapping[str, str], what: str, whose: str) -> None:
-    """ValueError unless target and tokenizer are the same; a drafter's name may differ with its parts."""
-    for name in ("target", "tokenizer"):
-        if mine[name] != others[name]:
-            raise ValueError(
-                f"{what} is of {name} {mine[name]}, {whose} of {others[name]}: they do not belong together"
-            )
+def check_levels(profile: CostProfile, depth: int, what: str) -> None:
+    """ValueError unless it was measured with as many draft levels as the policy may ask for. How many a
+    lookup alone has depends on the texts: `decision_costs` looks at these."""
+    known = len(profile.levels[profile.source(False)])
+    if known < depth:
+        raise ValueError(
+            f"{what} knows {known} draft levels, the recordings and draft.max_depth ask for {depth}: profile"
+            f" again with --set draft.max_depth={depth}, or set draft.max_depth={known} here"
+        )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from commands.alone import untouched
 from decoding.artifacts import read_json, write_json
 
 _MOST = 2**31
@@ -21,6 +22,7 @@ class Spent:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._open: tuple[str, float] | None = None  # the part that runs, and since when it is not counted
         self.seconds: dict[str, float] = read_json(path, "record of times") if path.exists() else {}
         # NaN is in no range.
         if not all(type(one) in (int, float) and 0 <= one < _MOST for one in self.seconds.values()):
@@ -28,18 +30,28 @@ class Spent:
 
     @contextmanager
     def on(self, part: str) -> Iterator[None]:
-        """Count what the block takes; not where it ends in a mistake, which leaves nothing behind."""
-        started = time.monotonic()
+        """Count what the block takes; not what was not kept yet where it ends in a mistake, which leaves
+        nothing behind."""
+        self._open = part, time.monotonic()
         try:
             yield
+            self.keep()
         except Exception:
             raise
         except BaseException:  # interrupted: the same command goes on from here
-            self._add(part, time.monotonic() - started)
+            self.keep()
             raise
-        self._add(part, time.monotonic() - started)
+        finally:
+            self._open = None
 
-    def _add(self, part: str, seconds: float) -> None:
-        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
-        if self._path.parent.exists():  # else nothing has been made yet, and a mistake should leave nothing
+    def keep(self) -> None:
+        """Write what the running part has taken up to now. To be called at its checkpoints: nothing else of
+        it outlives a SIGKILL."""
+        if self._open is None:
+            return
+        part, since = self._open
+        now = time.monotonic()
+        self._open = part, now
+        self.seconds[part] = self.seconds.get(part, 0.0) + now - since
+        if not untouched(self._path.parent):  # else nothing has been made yet, and a mistake leaves nothing
             write_json(self._path, self.seconds)

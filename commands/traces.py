@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,12 +17,13 @@ from decoding.recording import Prompt, Recording, record
 from decoding.sampling import Sampling
 from decoding.self_text import read_prompts
 from decoding.trace_file import TraceHeader
-from decoding.trace_folder import count_drafts, recorded_seed, write_traces
+from decoding.trace_folder import SHARD_TEXTS, count_drafts, recorded_seed, write_traces
 from decoding.workload import load_workload, select
 
 
-def record_traces(config: Config, out: Path) -> None:
-    """One recording for each temperature, in folders of `out` that are named after them."""
+def record_traces(config: Config, out: Path, keep: Callable[[], None] = lambda: None) -> None:
+    """One recording for each temperature, in folders of `out` that are named after them. `keep` is called
+    after every shard."""
     settings = config.traces
     folders = {temperature: out / f"T{temperature:g}" for temperature in settings.temperatures}
     if len(set(folders.values())) < len(settings.temperatures):
@@ -45,6 +47,8 @@ def record_traces(config: Config, out: Path) -> None:
         with progress(f"T {temperature:g}") as show:
             for now in write_traces(folder, header_of(decoder, recording), prompts, make):
                 show(now.texts, now.of, str(now))
+                if now.texts % SHARD_TEXTS == 0:
+                    keep()
         print(f"wrote {folder}: {count_drafts(folder) // len(choices)} positions; in this run {now}")
 
 

@@ -8,21 +8,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from configs.loading import load_config
+from configs.plain_progress import PlainProgress
 from configs.schema import Config
 from configs.section import REPO_ROOT
+from configs.signals import Terminated, orderly_ends
 
+DEFAULT_CONFIG = REPO_ROOT / "configs" / "default.yaml"
 MISTAKE = 2
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 def add_flags(parser: argparse.ArgumentParser, out_required: bool = True) -> None:
     """`--config`, `--set` and `--out`."""
-    default = REPO_ROOT / "configs" / "default.yaml"
     parser.add_argument(
-        "--config", type=Path, default=default, help="YAML file (default: configs/default.yaml)"
+        "--config", type=Path, default=DEFAULT_CONFIG, help="YAML file (default: configs/default.yaml)"
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="a.b=v", dest="overrides", help="lay a value over it"
@@ -40,6 +44,11 @@ def read_config(options: argparse.Namespace) -> Config:
     """The configuration that the flags name. `--out`, where there is one, must not be a file."""
     check_out(options.out)
     return load_config(options.config, options.overrides)
+
+
+def says_nothing(options: argparse.Namespace) -> bool:
+    """Whether the flags leave the configuration as it is without any."""
+    return options.config == DEFAULT_CONFIG and not options.overrides
 
 
 def check_out(out: Path | None) -> None:
@@ -69,19 +78,20 @@ def exit_code(
 ) -> int:
     """Run a command; a user's mistake becomes one line on standard error and exit code 2.
 
-    `interrupted` says what an interrupt leaves.
+    `interrupted` says what an interrupt leaves; SIGTERM ends it likewise.
     """
     try:
-        command()
+        with orderly_ends():
+            command()
     except ValueError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return MISTAKE
     except OSError as error:
         print(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), file=sys.stderr)
         return MISTAKE
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print(f"\ninterrupted; {interrupted}", file=sys.stderr)
-        return INTERRUPTED
+        return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
     return 0
 
 
@@ -103,11 +113,16 @@ def progress(what: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def progress_bar() -> Progress:
-    """A bar with what is done and what time is left; tasks carry a `note`, "" for none."""
+    """A bar with what is done and what time is left, on standard error; lines where that is no terminal.
+    Tasks carry a `note`, "" for none."""
+    if not sys.stderr.isatty():
+        return PlainProgress()
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
+        redirect_stdout=sys.stdout.isatty(),  # what goes into a file stays there
     )

@@ -4,7 +4,7 @@ import difflib
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,15 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: for anything wrong, in one line.
     """
-    merged = _read(path)
+    return _checked(_read(path), str(path), overrides)
+
+
+def config_with(raw: Mapping[str, Any], source: str, overrides: Sequence[str] = ()) -> Config:
+    """The same from what a report or a policy recorded, e.g. `report.config`; `source` names it in errors."""
+    return _checked(OmegaConf.create(_escape(dict(raw))), source, overrides)
+
+
+def _checked(merged: DictConfig, path: str, overrides: Sequence[str]) -> Config:
     for override in overrides:
         merged = _merge(merged, override)
     try:
@@ -47,7 +55,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(_explain(error, str(path), overrides)) from error
+        raise ConfigError(_explain(error, path, overrides)) from error
 
 
 def dump_config(config: Config) -> str:

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from configs.evaluation_schema import EvaluationSettings
 from configs.policy_schema import PolicySettings
-from configs.section import Contexts, Count, Increasing, Names, RepoPath, RepoPaths, Section
+from configs.section import Contexts, Count, Names, RepoPath, RepoPaths, Section
 
 
 class ModelSettings(Section):
@@ -37,6 +38,12 @@ class ModelSettings(Section):
     )
     path: Literal["auto", "fast", "eager"] = Field(
         "auto", description="fast: native code on the CPU; auto: fast where it can be"
+    )
+    extra_layers: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="synthetic: layers that add zero make the target slower and change no text; 0: none",
     )
 
 
@@ -85,19 +92,6 @@ class DraftSettings(Section):
     calibrated: bool = Field(True, description="use the drafter's calibration; false: scores as they are")
     min_match: int = Field(2, ge=1, le=32, description="shortest match in the text that a lookup drafts from")
     lookup_depth: int = Field(6, ge=1, le=64, description="most tokens of the chain that a merged tree joins")
-
-
-class EvaluationSettings(Section):
-    """The comparison: plain decoding, a grid of fixed settings and the learned pair on unseen prompts."""
-
-    draft_depths: Increasing = Field([1, 2, 4, 6], description="rows of the fixed grid, strictly increasing")
-    verification_sizes: Increasing = Field(
-        [4, 8, 16], description="columns of the fixed grid, strictly increasing"
-    )
-    prompts: int = Field(8, ge=1, description="test prompts that every arm decodes")
-    repeats: int = Field(1, ge=1, description="times every arm decodes every prompt")
-    max_new_tokens: int = Field(48, ge=1, description="tokens generated for an evaluation prompt")
-    confidence: float = Field(0.95, ge=0.5, lt=1, description="of the two-sided intervals")
 
 
 class DrafterSettings(Section):

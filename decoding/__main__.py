@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # An interrupt while modules are imported ends it without a traceback; `main` handles later ones.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import os
 import sys
@@ -59,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 2 and one line on standard error for a user's mistake."""
     options = parser().parse_args(arguments)
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         run(options)
     except ValueError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)

@@ -67,6 +67,12 @@ def decision_costs(
                 those_P = np.flatnonzero((before_P < level) & (level <= levels_P) & (lookup_P == alone))
                 if len(those_P):
                     source = profile.source(alone)
+                    if level > (known := len(profile.levels[source])):
+                        raise ValueError(
+                            f"the profile knows {known} draft levels of the {source}, the recording has"
+                            f" {level}: profile again with --set draft.max_depth={level}, or lower it to"
+                            f" {known} here"
+                        )
                     arrive_PN[those_P, node] += profile.level_seconds(level, context_P[those_P], 1, source)
     size_PNS = table.size_PNS
     # Not added in place: a profile may say its costs in whole numbers.

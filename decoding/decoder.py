@@ -51,6 +51,7 @@ class SpeculativeDecoder:
         beam_width: int = 4,
         min_match: int = 2,
         lookup_depth: int = 6,
+        extra_layers: int = 0,
     ) -> SpeculativeDecoder:
         """Load target and drafter.
 
@@ -59,13 +60,13 @@ class SpeculativeDecoder:
             drafter: `ngram`, shipped head, folder or hub id, `composite`, `merged`; None = the head shipped
                 for the built-in model, lookup for any other.
             controller: who decides depth and size; None = the drafter's usual fixed setting.
-            dtype, device, path: see `load_model`.
+            dtype, device, path, extra_layers: see `load_model`.
             beam_width, min_match, lookup_depth: see `load_drafter`.
 
         Raises:
             ValueError: one line that names what is missing, and the way out.
         """
-        model = load_model(target, device, dtype, path)
+        model = load_model(target, device, dtype, path, extra_layers)
         name = default_drafter(target) if drafter is None else drafter
         return cls(model, load_drafter(name, model, beam_width, min_match, lookup_depth), controller)
 

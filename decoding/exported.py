@@ -17,8 +17,10 @@ import numpy as np
 from decoding.artifacts import load_tensors, read_json
 from decoding.calibration import Calibration
 from decoding.controller import DraftView, FixedController
+from decoding.extra_layers import unmarked
 from decoding.features import DepthFeatures, SizeFeatures
 from decoding.published_features import PublishedDepthFeatures, PublishedSizeFeatures
+from decoding.whole_folder import whole_folder
 
 SCHEMA_VERSION = 2
 WEIGHTS_FILE = "policy.safetensors"
@@ -194,7 +196,7 @@ class ExportedController:
     @classmethod
     def load(cls, folder: Path | str) -> ExportedController:
         """Read a policy folder; one-line ValueError if it is missing, damaged or of another schema."""
-        folder = Path(folder)
+        folder = whole_folder(Path(folder))
         raw = read_json(folder / INFO_FILE, "policy")
         try:
             info = PolicyInfo.from_json(raw)
@@ -263,16 +265,21 @@ class Trained(Protocol):
 
 
 def check_models(info: Trained, target: str, drafter: str, device: str, dtype: str) -> list[str]:
-    """ValueError for another target or drafter, by fingerprint; a warning for each other difference."""
+    """ValueError for another target or drafter, by fingerprint; a warning for each other difference: a target
+    with extra layers says the same as without, in another time."""
     for what, given in (("target", target), ("drafter", drafter)):
         trained = info.fingerprints[what]
-        if given != trained:
+        if unmarked(given) != unmarked(trained):
             raise ValueError(
                 f"the policy was trained for {what} {trained}, this is {given}: train a policy for it"
             )
     return [
         f"the policy was trained on {what} {trained}, this is {given}: its timing may not fit"
-        for what, trained, given in (("device", info.device, device), ("dtype", info.dtype, dtype))
+        for what, trained, given in (
+            ("target", info.fingerprints["target"], target),
+            ("device", info.device, device),
+            ("dtype", info.dtype, dtype),
+        )
         if trained != given
     ]
 

@@ -30,6 +30,7 @@ from decoding.exported import (
 )
 from decoding.native_network import NativeNetwork, native_network
 from decoding.setting import Setting, SettingDecider
+from decoding.whole_folder import whole_folder
 
 SCHEMA_VERSION = 1
 KIND = "cycle"
@@ -139,7 +140,7 @@ class ExportedCycle(DecisionController):
     @classmethod
     def load(cls, folder: Path | str) -> ExportedCycle:
         """Read a policy folder; one-line ValueError if it is missing, damaged or of another schema."""
-        folder = Path(folder)
+        folder = whole_folder(Path(folder))
         raw = read_json(folder / INFO_FILE, "policy")
         try:
             info = CyclePolicyInfo.from_json(raw)
@@ -211,7 +212,7 @@ Exported = ExportedController | ExportedCycle
 
 def load_policy(folder: Path | str) -> Exported:
     """A policy folder of either kind; one-line ValueError as theirs."""
-    kind = read_json(Path(folder) / INFO_FILE, "policy").get("kind", "pair")
+    kind = read_json(whole_folder(Path(folder)) / INFO_FILE, "policy").get("kind", "pair")
     if kind not in ("pair", KIND):
         raise ValueError(f"policy {Path(folder) / INFO_FILE} is of kind {kind!r}, must be pair or {KIND}")
     return ExportedCycle.load(folder) if kind == KIND else ExportedController.load(folder)

@@ -49,7 +49,7 @@ class StateCache:
         self._kept: dict[str, States] = {}
         self._bytes = 0
         layers = ",".join(map(str, target.fused_layers))
-        self._salt = f"{target.fingerprint()} {layers}:".encode()
+        self._salt = f"{target.text_fingerprint()} {layers}:".encode()
 
     def states(self, texts: Sequence[np.ndarray]) -> list[States]:
         """Of each text of T token ids: features (T - 1, F) and final states (T - 1, H), on the CPU."""

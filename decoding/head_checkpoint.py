@@ -13,6 +13,8 @@ from decoding.drafters.eagle_head import EagleHead
 
 HEADER_FILE = "checkpoint.json"
 
+_MOST = 2**53  # steps, seconds: beyond it numbers are no longer exact
+
 # What may differ between a run and its continuation: how long to go on.
 _FREE = ("minutes", "patience")
 
@@ -88,19 +90,22 @@ def load(
             header.get("best_step"),
             int(header["since_best"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+        # With seconds that are no number the minutes would never be spent. NaN is in no range.
+        for name, value in (("step", step), ("elapsed", elapsed), ("since_best", best.since)):
+            if not 0 <= value < _MOST:
+                raise ValueError(f"{name} is {str(value)[:40]}, must be a number >= 0")
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"head checkpoint in {folder} is damaged ({error}): remove it") from None
     changed = [key for key, value in run.items() if key not in _FREE and saved.get(key) != value]
     if changed:
         raise ValueError(f"{folder} was trained with other {', '.join(changed)}; choose another --out")
     tensors = load_tensors(folder / f"checkpoint-{step}.safetensors", "head checkpoint")
-    state: dict[int, dict[str, Any]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, value = name.split(".")
-            state.setdefault(int(index), {})[value] = tensor
     best = replace(best, weights=_named(tensors, "best."))
     try:
+        state: dict[int, dict[str, Any]] = {}
+        for name, tensor in _named(tensors, "optimizer.").items():
+            index, value = name.split(".")
+            state.setdefault(int(index), {})[value] = tensor
         if agreement is not None:
             head.load_state_dict(best.weights)  # so that a damaged one is found now
         head.load_state_dict(_named(tensors, "head."))

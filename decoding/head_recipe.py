@@ -75,7 +75,7 @@ def prepare(
     else:
         head = go_on_from(load_start(start_from, target, fused_layers), target, vocabulary)
     identity = {
-        "target": target.fingerprint(),
+        "target": target.text_fingerprint(),
         "corpus": corpus_digest(corpus),
         "draft_vocabulary": draft_vocabulary,
         "max_length": max_length,

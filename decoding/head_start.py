@@ -60,7 +60,7 @@ def load_start(
     ValueError, in one line, if it is missing, damaged, of another target or, where `fused_layers` are given,
     reads other layers.
     """
-    head = EagleHead.load(folder, target.config.num_hidden_layers)
+    head = EagleHead.load(folder, target.own_layers)
     config = head.config
     if misfit := config.misfit(target):
         raise ValueError(f"head {folder} belongs to another target: {misfit}; train a fresh one")
@@ -80,7 +80,7 @@ def go_on_from(old: EagleHead, target: TargetModel, vocabulary: torch.Tensor) ->
     the affine map that fits the rows of the ids that both have. The target's rows as they are would outbid
     the head's own, which have learned how rare they are: held-out agreement fell from .50 to .30.
     """
-    size, fingerprint = len(vocabulary), target.fingerprint()
+    size, fingerprint = len(vocabulary), target.text_fingerprint()
     head = EagleHead(replace(old.config, draft_vocab_size=size, target_fingerprint=fingerprint))
     head.set_vocabulary(vocabulary)
     weights = old.state_dict()

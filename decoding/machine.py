@@ -18,19 +18,21 @@ DTYPES = {
 
 
 def use_threads(threads: int | None) -> int:
-    """Pin torch to `threads` CPU threads; return how many.
-
-    None = the cores this process may use, at most `OMP_NUM_THREADS` where that is set. torch's own default
-    counts the machine's cores, not those that a container or `taskset` leaves.
-    """
+    """Pin torch to `threads` CPU threads, None = `usual_threads()`; return how many."""
     most = os.cpu_count() or 1
     if threads is not None and not 1 <= threads <= most:
         raise ValueError(f"threads is {threads}, must be in 1..{most}, the cores of this machine")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else most
-    wished = os.environ.get("OMP_NUM_THREADS", "")
-    chosen = threads or min(cores, int(wished) if wished.isdecimal() and int(wished) else cores)
+    chosen = threads or usual_threads()
     torch.set_num_threads(chosen)
     return chosen
+
+
+def usual_threads() -> int:
+    """The cores this process may use, at most `OMP_NUM_THREADS` where that is set. torch's own default counts
+    the machine's cores, not those that a container or `taskset` leaves."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wished = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(wished) if wished.isdecimal() and int(wished) else cores)
 
 
 class _Taken(threading.local):
@@ -115,3 +117,15 @@ def cpu_name() -> str:
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     # On ARM the kernel gives no name, and elsewhere platform may know as little.
     return (named[0] if named else "") or platform.processor() or platform.machine() or "unknown"
+
+
+def resident_mb() -> float | None:
+    """Megabytes (10^6) that this process holds: what its CUDA device held at most, else its resident memory
+    now. None where the system does not say."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() / 1e6
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from decoding import builtin, proof
+from decoding.extra_layers import add_extra_layers, check_count, label
 from decoding.light import LightTarget, load_tokenizer
 from decoding.machine import cpu_has_bfloat16, resolve_device, resolve_dtype
 from decoding.target import TargetModel
@@ -39,6 +40,7 @@ def load_model(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     path: str = "auto",
+    extra_layers: int = 0,
 ) -> LoadedModel:
     """Load `name`: `smollm2-135m`, a folder, a `.gguf` file, or a hub id such as `org/model`.
 
@@ -47,36 +49,40 @@ def load_model(
         device, dtype: `auto` = CUDA if there is one; fp32 on the fast path, else see `resolve_dtype`.
         path: `fast` = native code runs the target on the CPU, see `TargetModel.use_fast_path`; `eager` =
             transformers does; `auto` = fast where it can be.
+        extra_layers: synthetic: so many that make it slower and change nothing else, see `extra_layers.py`.
 
     Raises ValueError with one line that says what is missing and where to get it.
     """
     if path not in PATHS:
         raise ValueError(f"path is {path!r}, must be one of {', '.join(PATHS)}")
+    check_count(extra_layers)
     place = resolve_device(device)
     kind = resolve_dtype(dtype, place)
     if str(dtype) == "auto" and place.type == "cpu" and path != "eager":
         # Native code computes in fp32 and reads bf16 weights as such: faster than bf16 products for few rows.
         kind = torch.float32
-    light = path != "eager" and place.type == "cpu" and kind == torch.float32
+    # A proof is of the folder's own layers.
+    light = path != "eager" and place.type == "cpu" and kind == torch.float32 and not extra_layers
     if light and (found := _load_light(name)) is not None:
         return found
     source, options = _source(name)
     # Before anything is read: a file that changes meanwhile is not what was proved.
     key = proof.key_of(Path(source)) if light and _is_folder(name) else None
     tokenizer, model = _load_ordinary(name, source, options, kind)
-    target = TargetModel(model.to(place))
+    add_extra_layers(model, extra_layers)
+    target = TargetModel(model.to(place), extra_layers=extra_layers)
     wanted = path == "fast" or (path == "auto" and place.type == "cpu" and target.dtype == torch.float32)
     if wanted and not target.use_fast_path():
         if path == "fast":
             raise ValueError(f"model {name} cannot take the fast path: {target.slow_reason}; use path eager")
         if str(dtype) == "auto" and cpu_has_bfloat16():
             reason = target.slow_reason
-            target = TargetModel(model.to(torch.bfloat16))
+            target = TargetModel(model.to(torch.bfloat16), extra_layers=extra_layers)
             target.slow_reason = reason
     end_ids = _end_ids(model, tokenizer)
     if key is not None and target.fast is not None and proof.find(key) is None:
         proof.prove(key, Path(source), target, tokenizer, end_ids)
-    return LoadedModel(name, target, tokenizer, end_ids)
+    return LoadedModel(label(name, extra_layers), target, tokenizer, end_ids)
 
 
 def _load_light(name: str) -> LoadedModel | None:

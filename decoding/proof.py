@@ -34,8 +34,8 @@ from decoding.weight_files import WeightFiles
 
 # Whose code decides what is loaded; native.c's hash is in its library's name.
 _SOURCES = (
-    *("artifacts", "attention_mask", "builtin", "fast_forward", "kv_cache", "light", "linear"),
-    *("llama_stack", "models", "native", "packed", "proof", "survival", "target", "weight_files"),
+    *("artifacts", "attention_mask", "builtin", "extra_layers", "fast_forward", "kv_cache", "light"),
+    *("linear", "llama_stack", "models", "native", "packed", "proof", "survival", "target", "weight_files"),
 )
 _LIBRARIES = (torch, transformers, tokenizers, safetensors)
 _TEMPLATES = "additional_chat_templates"

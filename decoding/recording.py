@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Generator, Iterable
 from dataclasses import dataclass
 
@@ -25,6 +26,14 @@ class Prompt:
     token_ids: tuple[int, ...]
     category: str | None = None
     language: str | None = None
+
+
+def digest(prompts: Iterable[Prompt]) -> str:
+    """Names these prompts in this order: question ids and token ids."""
+    found = hashlib.sha256()
+    for prompt in prompts:
+        found.update(repr((prompt.question_id, prompt.token_ids)).encode())
+    return found.hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

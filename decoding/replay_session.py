@@ -13,6 +13,7 @@ from dataclasses import replace
 from decoding.controller import HISTORY, Controller, DraftView, Question, RootChoice
 from decoding.profile import CostProfile, Source
 from decoding.records import CycleRecord, PhaseSeconds
+from decoding.remembered_costs import RememberedCosts
 from decoding.session import Cycle, driven
 from decoding.trace_file import TracedText
 from decoding.traces import Position
@@ -26,7 +27,8 @@ class ReplaySession:
 
     Args:
         text: with its positions in order.
-        profile: of the machine that it is to be replayed on.
+        profile: of the machine that it is to be replayed on; its remembered costs where texts are replayed
+            many times.
         max_new_tokens: that the text was decoded with.
         draft_depth: that it was recorded to; nothing deeper can be asked for.
         composite: a match at the root means that the lookup drafts alone.
@@ -43,7 +45,7 @@ class ReplaySession:
     def __init__(
         self,
         text: TracedText,
-        profile: CostProfile,
+        profile: CostProfile | RememberedCosts,
         *,
         max_new_tokens: int,
         draft_depth: int,

@@ -148,7 +148,7 @@ def _save_shard(path: Path, texts: Sequence[Text], vocabulary_size: int) -> None
 def _identity(model: LoadedModel, settings: TextSettings, openings: Sequence[Opening]) -> dict[str, Any]:
     listed = json.dumps([asdict(opening) for opening in openings], ensure_ascii=False)
     return {
-        "target": model.target.fingerprint(),
+        "target": model.target.text_fingerprint(),
         "seed": settings.seed,
         "max_length": settings.max_length,
         "temperatures": list(settings.temperatures),

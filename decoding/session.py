@@ -49,6 +49,7 @@ class Session:
         committed: token ids of prompt and text; `cache.length == len(committed) - 1` after every cycle.
         prefill_seconds: wall-clock time of the prefill.
         finish_reason: why the text ended; None while it goes on.
+        rule: of verification.
         chooser: chooses the target's tokens under `coupled`: the request's sampling settings and its noise.
     """
 
@@ -86,7 +87,7 @@ class Session:
         self._sampling = sampling
         self.chooser = TokenChooser(sampling, noise)
         self._draws = SeededDraws(seed, prompt_ids) if rule == "rejection" else None
-        self.stop = stop
+        self.stop, self.rule = stop, rule
         self._wants_log_probs = log_probs
         self._draft = drafter.start(noise, sampling.temperature, self.prompt_length)
         self._clock = PhaseClock(target.device)

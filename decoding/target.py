@@ -20,6 +20,7 @@ from torch import nn
 
 from decoding.artifacts import fingerprint_weights
 from decoding.attention_mask import Mask, additive_mask, tree_attention_mask
+from decoding.extra_layers import marked, own_weights, unmarked
 from decoding.fast_forward import FastForward, Rows
 from decoding.kv_cache import TargetCache
 from decoding.linear import speed_up_few_rows
@@ -52,13 +53,16 @@ class TargetModel:
         model: a transformers causal LM in evaluation mode; every layer must use full attention.
         fused_layers: indices of the hidden states to capture, in the numbering of transformers
             (0 = embeddings, i = output of layer i - 1); empty = none.
+        extra_layers: how many of its layers were added, see `extra_layers.py`; they come last.
 
     Attributes:
         fast: runs `forward` in native code, see `use_fast_path`; None = transformers does, the eager path.
         slow_reason: why `use_fast_path` left it at the eager one; empty if it did not, or was not asked.
     """
 
-    def __init__(self, model: Any, fused_layers: Sequence[int] = ()) -> None:
+    extra_layers = 0
+
+    def __init__(self, model: Any, fused_layers: Sequence[int] = (), extra_layers: int = 0) -> None:
         if not hasattr(model.get_decoder(), "layers") or model.get_output_embeddings() is None:
             raise ValueError(
                 f"{type(model).__name__} is no decoder-only language model with a list of layers"
@@ -67,6 +71,7 @@ class TargetModel:
             raise ValueError(f"{type(model).__name__} has no layers: its config says 0")
         speed_up_few_rows(model)
         self._model = model
+        self.extra_layers = extra_layers
         self.config = model.config.get_text_config()
         kinds = set(getattr(self.config, "layer_types", None) or ()) - {"full_attention"}
         window = getattr(self.config, "sliding_window", None)
@@ -91,7 +96,7 @@ class TargetModel:
 
     def capture(self, fused_layers: Sequence[int]) -> None:
         """Choose whose outputs `forward` returns as features; replaces an earlier choice."""
-        layers = self.config.num_hidden_layers
+        layers = self.own_layers
         for index in fused_layers:
             if not 1 <= index <= layers:
                 raise ValueError(f"fused layer {index} is outside 1..{layers} of this target")
@@ -140,6 +145,11 @@ class TargetModel:
     def model(self) -> Any:
         """The transformers model."""
         return self._model
+
+    @property
+    def own_layers(self) -> int:
+        """Layers that the checkpoint has; extra ones are not counted."""
+        return int(self.config.num_hidden_layers) - self.extra_layers
 
     @cached_property
     def cache_name(self) -> str:
@@ -233,7 +243,13 @@ class TargetModel:
         return torch.cat(parts, dim=-1), output.last_hidden_state.to(self.device)
 
     def fingerprint(self) -> str:
-        """Short hash of architecture and weights, see `fingerprint_weights`."""
+        """Short hash of architecture and weights, see `fingerprint_weights`; extra layers mark it."""
         keys = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads")
-        shape = json.dumps([getattr(self.config, key, None) for key in keys])
-        return fingerprint_weights(self.model.state_dict(), shape)
+        own = {"num_hidden_layers": self.own_layers}
+        shape = json.dumps([own.get(key, getattr(self.config, key, None)) for key in keys])
+        weights = own_weights(self.model, self.extra_layers)
+        return marked(fingerprint_weights(weights, shape), self.extra_layers)
+
+    def text_fingerprint(self) -> str:
+        """The same without the mark: of what it says, which heads, calibrations and policies belong to."""
+        return unmarked(self.fingerprint())

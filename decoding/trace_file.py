@@ -60,6 +60,8 @@ class TraceHeader:
         draft_depth: levels that were drafted at every position.
         dtype: of the target, as torch names it without its prefix.
         note: whatever else explains it; for people. JSON values.
+        prompts: digest of the prompts of this file's texts, see `recording.digest`; None: unknown, as in
+            older recordings.
     """
 
     fingerprints: Mapping[str, str]
@@ -70,6 +72,7 @@ class TraceHeader:
     dtype: str
     note: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
+    prompts: str | None = None
 
     def __post_init__(self) -> None:
         if self.schema_version != SCHEMA_VERSION:
@@ -82,6 +85,8 @@ class TraceHeader:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, must be a whole number")
         if not isinstance(self.drafter, str):
             raise ValueError(f"drafter is {self.drafter!r}, must be text")
+        if not isinstance(self.prompts, str | None):
+            raise ValueError(f"prompts is {self.prompts!r}, must be text or null")
         if not 0 <= self.temperature < math.inf or self.temperature > 1e9:  # NaN is in no range
             raise ValueError(f"temperature is {self.temperature}, must be a finite number >= 0")
 

@@ -6,18 +6,17 @@ memory.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from decoding.artifacts import read_json, write_json
-from decoding.recording import Prompt, Recorded
+from decoding.recording import Prompt, Recorded, digest
 from decoding.trace_file import TracedText, TraceHeader, TraceWriter, read_trace
 
 SHARD_TEXTS = 32
@@ -48,7 +47,7 @@ def write_traces(
 
     Args:
         folder: of this recording alone.
-        header: of every shard.
+        header: of every shard; each gets the digest of its own prompts.
         prompts: with distinct question ids.
         record: gives the recordings of some of them, in order.
 
@@ -63,16 +62,16 @@ def write_traces(
     if not prompts:
         raise ValueError("there are no prompts to record")
     _check_identity(folder, _identity(header, prompts))
-    for path, _ in _shards(folder, prompts):
+    for path, lot in _shards(folder, prompts):
         if path.exists():
-            _check_shard(path, _as_json(header))
+            _check_shard(path, _as_json(header), digest(lot))
     started, positions, mine = time.monotonic(), 0, 0
     done = sum(len(lot) for path, lot in _shards(folder, prompts) if path.exists())
     before = done
     for path, lot in _shards(folder, prompts):
         if path.exists():
             continue
-        with TraceWriter(path, header) as writer:
+        with TraceWriter(path, replace(header, prompts=digest(lot))) as writer:
             for one in record(lot):
                 about = one.prompt
                 writer.add(about.question_id, about.category, about.language, one.positions)
@@ -98,15 +97,18 @@ def read_traces(folder: Path) -> tuple[TraceHeader, Iterator[TracedText]]:
 def complete_shards(folder: Path) -> list[Path]:
     """Of a complete recording, in order; ValueError as `read_traces`."""
     identity = _read_identity(folder)
-    paths = [shard_path(folder, number) for number in range(int(identity["shards"]))]
-    missing = [path for path in paths if not path.exists()]
-    if missing or not paths:
+    shards, digests = identity["shards"], identity.get("shard_prompts")
+    paths: list[Path] = []
+    there = sum(1 for _ in folder.glob("shard-*.parquet"))
+    if there >= shards:  # else there is nothing to list, and the record may say any number
+        paths = [shard_path(folder, number) for number in range(shards)]
+        there = sum(path.exists() for path in paths)
+    if there < shards:
         raise ValueError(
-            f"recording {folder} has {len(paths) - len(missing)} of {len(paths)} shards: the command that"
-            " began it goes on with it"
+            f"recording {folder} has {there} of {shards} shards: the command that began it goes on with it"
         )
-    for path in paths:
-        _check_shard(path, identity["header"])
+    for number, path in enumerate(paths):
+        _check_shard(path, identity["header"], None if digests is None else digests[number])
     return paths
 
 
@@ -134,11 +136,14 @@ def _texts(paths: Sequence[Path]) -> Iterator[TracedText]:
         yield from read_trace(path)[1]
 
 
-def _check_shard(path: Path, header: Mapping[str, Any]) -> None:
-    """ValueError if it is damaged, or of a recording with another header."""
+def _check_shard(path: Path, header: Mapping[str, Any], prompts: str | None) -> None:
+    """ValueError if it is damaged, of a recording with another header, or known to be of other prompts."""
     own, texts = read_trace(path)
     texts.close()
-    changed = [key for key, value in _as_json(own).items() if header.get(key) != value]
+    known = {key: value for key, value in _as_json(own).items() if key != "prompts"}
+    changed = [key for key, value in known.items() if header.get(key) != value]
+    if None not in (own.prompts, prompts) and own.prompts != prompts:
+        changed.append("prompts")
     if changed:
         raise ValueError(f"trace {path} is of a recording with other {', '.join(changed)}: remove it")
 
@@ -155,14 +160,13 @@ def _shards(folder: Path, prompts: Sequence[Prompt]) -> Iterator[tuple[Path, Seq
 
 
 def _identity(header: TraceHeader, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    for prompt in prompts:
-        digest.update(repr((prompt.question_id, prompt.token_ids)).encode())
+    lots = [prompts[start : start + SHARD_TEXTS] for start in range(0, len(prompts), SHARD_TEXTS)]
     return {
         "header": _as_json(header),
-        "prompts": digest.hexdigest()[:16],
-        "shards": -(-len(prompts) // SHARD_TEXTS),
+        "prompts": digest(prompts),
+        "shards": len(lots),
         "shard_texts": SHARD_TEXTS,
+        "shard_prompts": [digest(lot) for lot in lots],
     }
 
 
@@ -191,6 +195,10 @@ def _read_identity(folder: Path) -> dict[str, Any]:
     if not (folder / _IDENTITY).exists():
         raise ValueError(f"{folder} holds no recording ({_IDENTITY} is not there): train.py traces makes one")
     identity: dict[str, Any] = read_json(folder / _IDENTITY, "record of traces")
-    if not isinstance(identity.get("header"), dict) or type(identity.get("shards")) is not int:
+    shards, digests = identity.get("shards"), identity.get("shard_prompts")
+    counted = type(shards) is int and shards >= 1
+    # Recordings of before have no digests.
+    digested = digests is None or (isinstance(digests, list) and len(digests) == shards)
+    if not isinstance(identity.get("header"), dict) or not counted or not digested:
         raise ValueError(f"record of traces {folder / _IDENTITY} is damaged: remove the folder")
     return identity

@@ -14,11 +14,13 @@ from typing import Any, Literal
 import numpy as np
 
 from decoding.controller import Controller
+from decoding.machine import resident_mb
 from decoding.metrics import CycleSummary, summarise
 from decoding.records import CycleRecord, PhaseSeconds
 from decoding.replay_session import ReplaySession
 from decoding.session import Session
 from decoding.workload import Request
+from evaluation.orders import balanced_orders
 
 OpenSession = Callable[[Request], Session | ReplaySession]
 ArmKind = Literal["plain", "fixed", "rule", "learned"]
@@ -68,7 +70,10 @@ class Observation:
         prefill_seconds: before the first cycle; part of no other number.
         cycles: sums over the request's cycles, seconds by phase among them.
         token_hash: SHA-256 of the generated ids: equal text, equal hash.
-        load: 1-minute load average of the machine at the start of the block.
+        load: 1-minute load average of the machine when it began.
+        temperature: of the text's law.
+        memory_mb: resident memory of the process at its end, or the most that its device held; None where the
+            machine does not say.
     """
 
     arm: str
@@ -83,6 +88,8 @@ class Observation:
     cycles: CycleSummary
     token_hash: str
     load: float
+    temperature: float = 0.0
+    memory_mb: float | None = None
 
     @property
     def emitted(self) -> int:
@@ -106,6 +113,7 @@ def run_arms(
     rng: np.random.Generator,
     on_progress: Callable[[int, int, Observation], None] | None = None,
     raw: list[dict[str, Any]] | None = None,
+    temperature: float = 0.0,
 ) -> list[Observation]:
     """Decode every request `repeats` times with every arm, in balanced random order within each block.
 
@@ -116,43 +124,28 @@ def run_arms(
         open_session: a fresh, prefilled session; equal requests must get equal seeds, or texts differ.
         on_progress: called after every observation with (done, total, observation), outside of what is timed.
         raw: every timed cycle is appended here as one flat row, see `cycle_row`.
+        temperature: that `open_session` decodes at; noted with every observation.
     """
     _check(arms, requests, repeats)
-    _warm_up(arms[0], requests[0], open_session, cycles=None)
+    warm_up(arms[0], requests[0], open_session, cycles=None)
     warm: set[str] = set()
     observations: list[Observation] = []
     orders = balanced_orders(len(arms), rng)
     blocks = [(repeat, request) for repeat in range(repeats) for request in requests]
     for block, (repeat, request) in enumerate(blocks):
-        load = os.getloadavg()[0]
         for place, index in enumerate(next(orders)):
             arm = arms[index]
             if arm.name not in warm:
-                _warm_up(arm, request, open_session, WARM_UP_CYCLES)
+                warm_up(arm, request, open_session, WARM_UP_CYCLES)
                 warm.add(arm.name)
-            observation, records = _observe(arm, request, open_session, (repeat, block, place), load)
+            where = {"repeat": repeat, "block": block, "place": place}
+            observation, records = observe(arm, request, open_session, temperature, **where)
             observations.append(observation)
             if raw is not None:
                 raw.extend(cycle_row(observation, number, record) for number, record in enumerate(records))
             if on_progress is not None:
                 on_progress(len(observations), len(arms) * len(blocks), observation)
     return observations
-
-
-def balanced_orders(count: int, rng: np.random.Generator) -> Iterator[list[int]]:
-    """Endless orders of `count` arms, in which every arm comes at every place, and after every other arm,
-    equally often: Williams' squares, each with its arms relabelled and its rows shuffled at random.
-
-    A square has `count` rows (twice that if odd); whoever stops within one has balance in expectation only.
-    """
-    zigzag = [place // 2 if place % 2 == 0 else count - 1 - place // 2 for place in range(count)]
-    rows = [[(start + step) % count for step in zigzag] for start in range(count)]
-    if count % 2 and count > 1:
-        rows += [row[::-1] for row in rows]
-    while True:
-        labels = rng.permutation(count)
-        for number in rng.permutation(len(rows)):
-            yield [int(labels[place]) for place in rows[number]]
 
 
 def cycle_row(observation: Observation, number: int, record: CycleRecord) -> dict[str, Any]:
@@ -163,6 +156,7 @@ def cycle_row(observation: Observation, number: int, record: CycleRecord) -> dic
         "group": observation.group,
         "category": observation.category,
         "language": observation.language,
+        "temperature": observation.temperature,
         "repeat": observation.repeat,
         "block": observation.block,
         "place": observation.place,
@@ -178,7 +172,7 @@ def cycle_row(observation: Observation, number: int, record: CycleRecord) -> dic
     }
 
 
-def _warm_up(arm: Arm, request: Request, open_session: OpenSession, cycles: int | None) -> None:
+def warm_up(arm: Arm, request: Request, open_session: OpenSession, cycles: int | None) -> None:
     """Decode so many cycles (None = to the end) and keep nothing."""
     with _named(arm, request):
         session = (arm.open_session or open_session)(request)
@@ -186,10 +180,18 @@ def _warm_up(arm: Arm, request: Request, open_session: OpenSession, cycles: int 
             pass
 
 
-def _observe(
-    arm: Arm, request: Request, open_session: OpenSession, place: tuple[int, int, int], load: float
+def observe(
+    arm: Arm,
+    request: Request,
+    open_session: OpenSession,
+    temperature: float,
+    *,
+    repeat: int,
+    block: int,
+    place: int,
 ) -> tuple[Observation, list[CycleRecord]]:
-    """Decode a request to its end. `place` is (repeat, block, place in the block)."""
+    """Decode a request to its end."""
+    load = os.getloadavg()[0]
     with _named(arm, request):
         session = (arm.open_session or open_session)(request)
         records = list(session.run(arm.controller_factory()))
@@ -199,13 +201,15 @@ def _observe(
         group=request.group,
         category=request.category,
         language=request.language,
-        repeat=place[0],
-        block=place[1],
-        place=place[2],
+        repeat=repeat,
+        block=block,
+        place=place,
         prefill_seconds=session.prefill_seconds,
         cycles=summarise(records),
         token_hash=hashlib.sha256(array("q", session.generated).tobytes()).hexdigest(),
         load=load,
+        temperature=temperature,
+        memory_mb=resident_mb(),
     )
     return observation, records
 

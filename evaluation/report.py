@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,33 +14,23 @@ import pyarrow.parquet as pq
 import torch
 
 from decoding.artifacts import atomic_path, write_json
-from decoding.metrics import CycleSummary, merge
-from decoding.timing import PHASES
 from decoding.workload import Request
+from evaluation.arm_results import Records, Reported, Roles, arm_result, by_part, main_observations
+from evaluation.block_store import CYCLES
+from evaluation.checks import held_to, power, same_arm
 from evaluation.machine import machine_info, versions
-from evaluation.protocol import Arm, Observation
+from evaluation.protocol import Observation
 from evaluation.schema import ArmResult, ArmSlice, Machine, Models, Report, SamplingUsed, Workload
 from evaluation.schema_parts import ComparisonResult, GridPoint, Json
-from evaluation.statistics import CONFIDENCE, compare_all
+from evaluation.slices import named, shared_questions, slices
+from evaluation.statistics import CONFIDENCE, compare, compare_all
 from evaluation.verdict import verdict
 
-UNNAMED = "(none)"  # the row of requests without a category or language
-
-CYCLES = pa.schema(
-    [
-        *((name, pa.string()) for name in ("arm", "question_id", "group", "category", "language")),
-        *((name, pa.int32()) for name in ("repeat", "block", "place", "cycle")),
-        *((name, pa.int32()) for name in ("draft_depth", "verification_size", "accepted", "emitted")),
-        ("context_length", pa.int32()),
-        ("accepted_by_depth", pa.list_(pa.bool_())),
-        ("token_ids", pa.list_(pa.int32())),
-        *((f"{phase}_seconds", pa.float64()) for phase in PHASES),
-    ]
-)
+UNNAMED = named(None)  # the row of requests without a category or language
 
 
 def build_report(
-    arms: Sequence[Arm],
+    arms: Sequence[Reported],
     observations: Sequence[Observation],
     *,
     workload: Workload,
@@ -53,24 +43,35 @@ def build_report(
     rng: np.random.Generator,
     device: torch.device | None = None,
     confidence: float = CONFIDENCE,
+    roles: Roles | None = None,
+    records: Records | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> Report:
     """Everything that is said about a run; `rng` is for the bootstrap.
 
-    Compared are the learned arm with the best fixed one and with plain decoding, and the best fixed one with
-    plain decoding. Of several learned arms the first counts: the fastest would be a choice in hindsight.
+    Compared are the learned arm with every other main arm, and the best fixed one with plain decoding. Of
+    several learned arms the first counts: the fastest would be a choice in hindsight.
+
+    Args:
+        records: cycles by arm and block.
+        more: further fields of the report.
     """
+    roles = roles or Roles()
     plain = next(arm.name for arm in arms if arm.kind == "plain")
-    results = {arm.name: _arm_result(arm, observations, plain) for arm in arms}
+    results = {arm.name: arm_result(arm, observations, plain, roles, records or {}) for arm in arms}
+    for arm in arms:
+        over = _over_plain(arm, plain, observations, roles, rng, confidence)
+        results[arm.name] = results[arm.name].model_copy(update={"over_plain": over})
     rates = {name: result.tokens_per_second for name, result in results.items()}
-    fixed = [(arm.name, arm.setting) for arm in arms if arm.setting is not None]
-    best_fixed = max(fixed, key=lambda entry: rates[entry[0]], default=None)
-    learned = next((arm.name for arm in arms if arm.kind == "learned"), None)
-    pairs = [(learned, best_fixed[0])] if learned and best_fixed else []
-    pairs += [(learned, plain)] if learned else []
-    pairs += [(best_fixed[0], plain)] if best_fixed else []
-    comparisons = [
-        ComparisonResult(**asdict(row)) for row in compare_all(pairs, observations, rng, confidence)
-    ]
+    main = [arm for arm in arms if arm.name not in roles.rest]
+    seen = main_observations(observations, roles)
+    best = roles.best or _fastest(main, rates)
+    learned = next((arm.name for arm in main if arm.kind == "learned"), None)
+    rows = compare_all(pairs_of(main, plain, learned, best, roles), seen, rng, confidence)
+    same = same_arm(best[0], roles.again, seen, rng) if roles.again and best else None
+    comparisons = [ComparisonResult(**asdict(row)) for row in held_to(rows, same)]
+    harder = _harder(best, learned, comparisons)
+    shown = [(learned, one) for one in (*best, plain)] if learned else []
     return Report(
         machine=_loaded(machine_info(device), observations),
         versions=versions(),
@@ -80,23 +81,80 @@ def build_report(
         workload=workload,
         confidence=confidence,
         arms=results,
-        grid=[GridPoint(**asdict(setting), tokens_per_second=rates[name]) for name, setting in fixed],
+        grid=[
+            GridPoint(**asdict(arm.setting), tokens_per_second=rates[arm.name])
+            for arm in arms
+            if arm.setting is not None and arm.name != roles.again
+        ],
         comparisons=comparisons,
-        by_category=_by(lambda row: row.category, arms, observations, plain),
-        by_language=_by(lambda row: row.language, arms, observations, plain),
+        by_category=by_part(lambda row: row.category, main, seen, plain),
+        by_language=by_part(lambda row: row.language, main, seen, plain),
+        by_temperature=by_part(lambda row: row.temperature, main, seen, plain),
+        slices=slices(shown, seen, rng, confidence) if shown else None,
+        same_questions=by_part(lambda row: row.language, main, shared_questions(seen), plain),
+        aa=same,
+        power=power(learned, harder, seen, confidence=confidence) if learned and harder else None,
+        overhead=_overhead(best, roles, seen, rng, confidence),
         verdict=verdict(
             rates,
             comparisons,
             plain=plain,
             learned=learned,
-            best_fixed=best_fixed,
+            best_fixed=None if harder is None else (harder, _spelled(main, harder, roles)),
             confidence=confidence,
             never_drafted=learned is not None and _never_drafted(results[learned]),
+            same=same,
         ),
         config=config,
         policy=policy,
         seeds=dict(seeds),
+        free_running=_free_running(arms, observations, plain, roles),
+        **(more or {}),
     )
+
+
+def _over_plain(
+    arm: Reported,
+    plain: str,
+    observations: Sequence[Observation],
+    roles: Roles,
+    rng: np.random.Generator,
+    confidence: float,
+) -> ComparisonResult | None:
+    """An arm over plain decoding, to look at: no claim, and outside of the claims' family."""
+    if arm.name == plain:
+        return None
+    main = main_observations(observations, roles)
+    apart = {id(row) for row in main}
+    rows = [row for row in observations if id(row) not in apart] if arm.name in roles.rest else main
+    found = compare(arm.name, plain, rows, rng, confidence)
+    return ComparisonResult(**asdict(found) | {"claimed": False})
+
+
+def _free_running(
+    arms: Sequence[Reported], observations: Sequence[Observation], plain: str, roles: Roles
+) -> dict[str, ArmSlice]:
+    """Main arms that also decoded the rest's prompts; none if plain decoding alone did."""
+    usual = {row.repeat for row in main_observations(observations, roles)}
+    rows = [row for row in observations if row.repeat not in usual]
+    there = {row.arm for row in rows} - roles.rest
+    if there <= {plain}:
+        return {}
+    return by_part(lambda row: None, [arm for arm in arms if arm.name in there], rows, plain)[UNNAMED]
+
+
+def pairs_of(
+    arms: Sequence[Reported], plain: str, learned: str | None, best: Sequence[str], roles: Roles
+) -> list[tuple[str, str]]:
+    """What is compared: the claims that Holm's correction is over."""
+    pairs: list[tuple[str, str]] = []
+    if learned:
+        others = [arm.name for arm in arms if arm.name not in (learned, plain, *best)]
+        checks = (roles.again, roles.overridden)
+        # Without roles a grid is decoded: its other points are no claims.
+        others = [name for name in others if name not in checks] if roles.best else []
+        pairs = [(learned, one) for one in (*best, plain, *others)]
+    return [*pairs, (best[0], plain)] if best else pairs
 
 
 def describe_workload(
@@ -125,59 +183,44 @@ def write_report(out_dir: Path, report: Report, raw_records: Sequence[Mapping[st
     write_json(out_dir / "report.json", report.model_dump(mode="json"))
 
 
-def _arm_result(arm: Arm, observations: Sequence[Observation], plain: str) -> ArmResult:
-    rows = [row for row in observations if row.arm == arm.name]
-    if not rows:
-        raise ValueError(f"arm {arm.name!r} has no observation: nothing can be reported of it")
-    texts = {(row.question_id, row.repeat): row.token_hash for row in observations if row.arm == plain}
-    unequal = sum(texts[row.question_id, row.repeat] != row.token_hash for row in rows)
-    cycles = merge(row.cycles for row in rows)
-    return ArmResult(
-        **_slice(cycles, len(rows), _summary(plain, observations)).model_dump(),
-        kind=arm.kind,
-        policy_overhead_fraction=cycles.policy_overhead,
-        text_equal=not unequal,
-        texts_unequal=unequal,
-        acceptance_rate=list(cycles.acceptance_rate),
-        seconds_by_phase=asdict(cycles.seconds),
-    )
+def _fastest(arms: Sequence[Reported], rates: Mapping[str, float]) -> tuple[str, ...]:
+    fixed = [arm.name for arm in arms if arm.setting is not None]
+    return (max(fixed, key=lambda name: rates[name]),) if fixed else ()
+
+
+def _harder(best: Sequence[str], learned: str | None, comparisons: Sequence[ComparisonResult]) -> str | None:
+    """Of the best two fixed settings the one over which the gain is smaller: the headline's."""
+    if not best or learned is None:
+        return best[0] if best else None
+    return min(
+        (row for row in comparisons if row.a == learned and row.b in best), key=lambda row: row.ratio
+    ).b
+
+
+def _spelled(arms: Sequence[Reported], name: str, roles: Roles) -> str:
+    setting = next(arm.setting for arm in arms if arm.name == name)
+    assert setting is not None
+    lookup = "" if setting.lookup_depth is None else f", lookup depth {setting.lookup_depth}"
+    words = f"{setting.drafter}, draft depth {setting.draft_depth}{lookup}, size {setting.verification_size}"
+    if roles.best:
+        return f"{words}; of the best two on validation texts the harder to beat"
+    return f"{words}; chosen in hindsight on these prompts, which favours it"
+
+
+def _overhead(
+    best: Sequence[str],
+    roles: Roles,
+    observations: Sequence[Observation],
+    rng: np.random.Generator,
+    confidence: float,
+) -> ComparisonResult | None:
+    if roles.overridden is None or not best:
+        return None
+    return ComparisonResult(**asdict(compare(roles.overridden, best[0], observations, rng, confidence)))
 
 
 def _never_drafted(result: ArmResult) -> bool:
     return result.tau == 1 and not result.acceptance_rate
-
-
-def _slice(cycles: CycleSummary, requests: int, plain: CycleSummary) -> ArmSlice:
-    return ArmSlice(
-        tokens_per_second=cycles.tokens_per_second,
-        speedup_vs_plain=cycles.tokens_per_second / plain.tokens_per_second,
-        tau=cycles.acceptance_length,
-        requests=requests,
-    )
-
-
-def _summary(arm: str, observations: Sequence[Observation]) -> CycleSummary:
-    return merge(row.cycles for row in observations if row.arm == arm)
-
-
-def _by(
-    key: Callable[[Observation], str | None],
-    arms: Sequence[Arm],
-    observations: Sequence[Observation],
-    plain: str,
-) -> dict[str, dict[str, ArmSlice]]:
-    parts: dict[str, list[Observation]] = defaultdict(list)
-    for row in observations:
-        parts[key(row) or UNNAMED].append(row)
-    return {
-        name: {
-            arm.name: _slice(
-                _summary(arm.name, rows), sum(row.arm == arm.name for row in rows), _summary(plain, rows)
-            )
-            for arm in arms
-        }
-        for name, rows in sorted(parts.items())
-    }
 
 
 def _loaded(machine: Machine, observations: Sequence[Observation]) -> Machine:

@@ -176,6 +176,7 @@ class Report(Part):
     verdict: str = Field(min_length=1, description="one sentence: who won, by how much, how sure")
     config: Json
     policy: Json | None = Field(description="of the exported policy; null if none was evaluated")
+    policy_folders: dict[str, str] = Field({}, description="of every policy that was an arm, by its name")
     seeds: dict[str, int]
     by_temperature: dict[str, dict[str, ArmSlice]] = Field({}, description="temperature -> arm -> result")
     slices: Slices | None = Field(None, description="the learned arm over plain and over the best two fixed")
@@ -186,13 +187,24 @@ class Report(Part):
     bound: Bound | None = None
     aa: SameArm | None = None
     power: Power | None = None
+    overhead: ComparisonResult | None = Field(
+        None, description="the learned arm, overridden by the best fixed setting, over that setting"
+    )
     reliability: list[ReliabilityBin] | None = None
     collapse: Json | None = Field(None, description="of the policy's validation: what its export says")
     cross_check: list[CrossCheck] = []
     regimes: list[Regime] = []
     strips: list[StripText] = []
     reruns: Count = Field(0, description="blocks that were decoded again, since other work disturbed them")
-    forced_text: bool = Field(False, description="all arms committed one recorded text")
+    disturbed: Count = Field(0, description="blocks that were disturbed in every attempt")
+    blocks: Count | None = Field(None, description="prompts x temperatures x repeats that were decoded")
+    blocks_planned: Count | None = Field(None, description="the same, had there been time")
+    forced_text: bool = Field(
+        False, description="main arms decoded the text of plain decoding: half precision rounds apart"
+    )
+    free_running: dict[str, ArmSlice] = Field(
+        {}, description="main arms on texts of their own, on the prompts of the rest"
+    )
     command: str | None = Field(None, description="what repeats this run, its seeds included")
 
 

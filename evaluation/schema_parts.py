@@ -105,6 +105,15 @@ class CrossCheck(Part):
     measured: Rate = Field(description="over plain decoding, live")
     joint: Rate = Field(description="predicted from measured joint prefix probabilities and costs")
     constant_alpha: Rate = Field(description="predicted from one acceptance rate alone")
+    drafter: str = Field("head", description="what the fixed setting drafts with")
+    verification_size: Count | None = Field(None, description="null in a plain step")
+    low: Rate | None = Field(None, description="interval of measured; null with too few groups")
+    high: Rate | None = None
+    emitted: Rate | None = Field(None, description="tokens a cycle that joint rests on")
+    emitted_constant_alpha: Rate | None = Field(None, description="tokens a cycle by the one acceptance rate")
+    theorem: Rate | None = Field(
+        None, description="the published formula itself: one rate, a verification as dear as a plain step"
+    )
 
 
 class Regime(Part):
@@ -116,6 +125,18 @@ class Regime(Part):
     best_fixed: str
     best_fixed_vs_plain: Rate
     learned: ComparisonResult = Field(description="the learned policy over that regime's best fixed setting")
+    costs: str = Field("", description="what differs from the measured costs")
+    best_hindsight: str | None = Field(None, description="the fixed setting that is best on these very texts")
+    over_hindsight: ComparisonResult | None = Field(None, description="the learned policy over that")
+    expected_gain: ComparisonResult | None = Field(None, description="the rule over the best fixed setting")
+    learned_over_gain: ComparisonResult | None = None
+    not_retrained: ComparisonResult | None = Field(
+        None, description="the policy trained for the measured costs over the best fixed setting"
+    )
+    retraining: ComparisonResult | None = Field(None, description="the learned policy over that policy")
+    clairvoyant: ComparisonResult | None = Field(
+        None, description="the best schedule of all over the best fixed setting"
+    )
 
 
 class StripCycle(Part):

@@ -6,17 +6,35 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from scipy import stats
-
-from evaluation.protocol import Observation
 
 CONFIDENCE = 0.95
 # Below this the interval is an illusion: in simulation 5 groups cover 92 % at best where 95 % is said.
 MIN_GROUPS = 6
 RESAMPLES = 49_999
 _BATCH = 1_000  # resamples held at once: memory stays small with hundreds of groups
+
+
+class Paired(Protocol):
+    """One text decoded once by one arm, or replayed: what a comparison is made of."""
+
+    @property
+    def arm(self) -> str: ...
+    @property
+    def question_id(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def repeat(self) -> int: ...
+    @property
+    def emitted(self) -> int: ...
+    @property
+    def seconds(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +73,14 @@ class Comparison:
 def compare(
     a: str,
     b: str,
-    observations: Iterable[Observation],
+    observations: Iterable[Paired],
     rng: np.random.Generator,
     confidence: float = CONFIDENCE,
 ) -> Comparison:
     """Compare two arms that decoded the same requests; `claimed` is at level 1 - confidence, unadjusted.
 
-    Translations, turns and repeats of a question are one group: its tokens and seconds are summed per arm.
+    Translations, turns, temperatures and repeats of a question are one group: its tokens and seconds are
+    summed per arm.
     """
     rows = [row for row in observations if row.arm in (a, b)]
     log_ratios = np.array(group_log_ratios(a, b, rows))
@@ -81,7 +100,7 @@ def compare(
 
 def compare_all(
     pairs: Sequence[tuple[str, str]],
-    observations: Sequence[Observation],
+    observations: Sequence[Paired],
     rng: np.random.Generator,
     confidence: float = CONFIDENCE,
 ) -> list[Comparison]:
@@ -91,14 +110,14 @@ def compare_all(
     return [replace(row, claimed=claimed) for row, claimed in zip(rows, claims, strict=True)]
 
 
-def group_log_ratios(a: str, b: str, observations: Iterable[Observation]) -> list[float]:
+def group_log_ratios(a: str, b: str, observations: Iterable[Paired]) -> list[float]:
     """log(a's tokens/s over b's) of each group, groups in order. ValueError unless both decoded the same."""
-    decoded: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    decoded: dict[str, set[tuple[str, float, int]]] = defaultdict(set)
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     emitted: dict[tuple[str, str], int] = defaultdict(int)
     groups = set()
     for row in observations:
-        decoded[row.arm].add((row.question_id, row.repeat))
+        decoded[row.arm].add((row.question_id, row.temperature, row.repeat))
         seconds[row.arm, row.group] += row.seconds
         emitted[row.arm, row.group] += row.emitted
         groups.add(row.group)
@@ -166,6 +185,6 @@ def _or_one(p_value: float | None) -> float:
     return 1.0 if p_value is None else p_value
 
 
-def _rate(arm: str, observations: Iterable[Observation]) -> float:
+def _rate(arm: str, observations: Iterable[Paired]) -> float:
     rows = [row for row in observations if row.arm == arm]
     return sum(row.emitted for row in rows) / sum(row.seconds for row in rows)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from evaluation.protocol import FixedSetting
-from evaluation.schema_parts import ComparisonResult
+from evaluation.schema_parts import ComparisonResult, SameArm
 from evaluation.statistics import CONFIDENCE, MIN_GROUPS
 
 # An interval over so few questions is honest about chance, not about which questions were asked.
@@ -18,18 +17,20 @@ def verdict(
     *,
     plain: str,
     learned: str | None,
-    best_fixed: tuple[str, FixedSetting] | None,
+    best_fixed: tuple[str, str] | None,
     confidence: float = CONFIDENCE,
     never_drafted: bool = False,
+    same: SameArm | None = None,
 ) -> str:
     """The sentence for these arms.
 
     Args:
         rates: tokens per second of every arm.
         comparisons: those among the arms named below, corrected together.
-        plain, learned, best_fixed: names of arms; None = not in the run. `best_fixed` is the fastest fixed
-            arm of this very report.
+        plain, learned, best_fixed: names of arms; None = not in the run. `best_fixed` comes with its setting
+            and how it was chosen.
         never_drafted: the learned arm took plain steps alone: it collapsed to plain decoding.
+        same: the check of the measurement itself; None = not in the run.
     """
     subject = learned or (best_fixed[0] if best_fixed else None)
     if subject is None:
@@ -39,8 +40,7 @@ def verdict(
     if learned:
         names[learned] = "the learned policy"
     if best_fixed:
-        favoured = "chosen in hindsight on these prompts, which favours it"
-        names[best_fixed[0]] = f"the best fixed setting ({_spell(best_fixed[1])}; {favoured})"
+        names[best_fixed[0]] = f"the best fixed setting ({best_fixed[1]})"
         if learned:
             rivals.append(best_fixed[0])
     rivals.sort(key=lambda name: rates[name], reverse=True)  # the one to beat comes first
@@ -53,7 +53,8 @@ def verdict(
     groups = rows[0].groups
     few = f"; {groups} independent questions are few" if MIN_GROUPS <= groups < FEW_GROUPS else ""
     collapsed = "; it never drafted: it is plain decoding under another name" if never_drafted else ""
-    return f"{_opening(rows[0], names[subject])} {f', {join} '.join(clauses)}{few}{collapsed}."
+    said = f"{_opening(rows[0], names[subject])} {f', {join} '.join(clauses)}{few}{collapsed}."
+    return said if same is None or same.usable else f"{_unusable(same)}; {said[0].lower()}{said[1:]}"
 
 
 def _opening(row: ComparisonResult, who: str) -> str:
@@ -83,9 +84,9 @@ def _certainty(row: ComparisonResult, comparisons: int, confidence: float) -> st
     return f"({confidence * 100:g} % interval {low:+.1f} % to {high:+.1f} %, which {says})"
 
 
-def _spell(setting: FixedSetting) -> str:
-    lookup = "" if setting.lookup_depth is None else f", lookup depth {setting.lookup_depth}"
-    return f"{setting.drafter}, draft depth {setting.draft_depth}{lookup}, size {setting.verification_size}"
+def _unusable(same: SameArm) -> str:
+    off = (same.ratio - 1) * 100
+    return f"Unusable: one arm measured twice differs from itself by {off:+.1f} %, so nothing is claimed"
 
 
 def _between(a: str, b: str, comparisons: Sequence[ComparisonResult]) -> ComparisonResult:

@@ -24,6 +24,7 @@ from decoding.artifacts import load_tensors, read_json, save_tensors, sha256_fil
 
 SCHEMA_VERSION = 1
 HEADER_FILE = "checkpoint.json"
+_MOST = 2**53  # of a count, or of tokens per second: beyond it numbers are no longer exact
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,16 @@ class Header:
     def __post_init__(self) -> None:
         if not (isinstance(self.run, dict) and isinstance(self.tensors_file, str)):
             raise TypeError("run or tensors_file is mistyped")
-        if type(self.timesteps) is not int or type(self.reference) not in (int, float):
-            raise TypeError("timesteps or reference is mistyped")
+        if Path(self.tensors_file).name != self.tensors_file:
+            raise TypeError("tensors_file is no file beside it")
+        for name in ("timesteps", "updates"):
+            value = getattr(self, name)
+            if type(value) is not int or not 0 <= value < _MOST:
+                raise TypeError(f"{name} is {str(value)[:40]}, must be a whole number >= 0")
+        if type(self.reference) not in (int, float) or not 0 < self.reference < _MOST:  # NaN is in no range
+            raise TypeError(f"reference is {str(self.reference)[:40]}, must be a number above 0")
+        if type(self.finished) is not bool:
+            raise TypeError(f"finished is {str(self.finished)[:40]}, must be true or false")
 
 
 def save(
@@ -201,7 +210,7 @@ def _tensors(folder: Path, header: Header) -> dict[str, torch.Tensor]:
 def _must_fit(path: Path) -> Iterator[None]:
     try:
         yield
-    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         reason = str(error).splitlines()[-1].strip()
         raise ValueError(
             f"checkpoint {path} does not fit the policy ({reason}): remove {path.parent}"

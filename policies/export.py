@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +20,7 @@ from decoding.artifacts import save_tensors, write_json
 from decoding.exported import INFO_FILE, WEIGHTS_FILE, Network, PolicyInfo, check_ends
 from decoding.exported_cycle import KIND, CyclePolicyInfo
 from decoding.exported_cycle import check_ends as check_cycle_ends
+from decoding.whole_folder import replaced_folder
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 
@@ -77,27 +76,13 @@ def export_cycle(folder: Path, network: Network, info: CyclePolicyInfo) -> None:
 
 def _write(folder: Path, info: dict[str, Any], networks: dict[str, Network]) -> None:
     _check_replaceable(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
-    try:
-        fresh = temporary / "new"
-        fresh.mkdir()  # mkdtemp's own folder is closed to others, which this one is not
+    with replaced_folder(folder) as fresh:
         save_tensors(fresh / WEIGHTS_FILE, _tensors(networks))
         described = {
             kind: {"widths": network.widths, "activation": network.activation}
             for kind, network in networks.items()
         }
         write_json(fresh / INFO_FILE, info | {"networks": described})
-        if folder.exists():
-            folder.rename(temporary / "old")
-        try:
-            fresh.rename(folder)
-        except OSError:
-            if (temporary / "old").exists():
-                (temporary / "old").rename(folder)
-            raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _check_replaceable(folder: Path) -> None:

@@ -49,6 +49,13 @@ def flags(place: Path, out: Path) -> list[str]:
         "evaluation.verification_sizes": "[2,4]",
         "evaluation.prompts": 3,
         "evaluation.max_new_tokens": 8,
+        "evaluation.rest_prompts": 2,
+        "traces.max_new_tokens": 8,
+        "traces.draft_depth": 4,
+        "policy.cycle.verification_sizes": "[1,2,4]",
+        "profile.contexts": "[40,120]",
+        "profile.max_size": 8,
+        "profile.rounds": 3,
     }
     return [*(f"--set={key}={value}" for key, value in values.items()), "--out", str(out)]
 
@@ -57,13 +64,15 @@ def flags(place: Path, out: Path) -> list[str]:
 def test_the_whole_road(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert train.main(["export", *flags(place, out)]) == 2  # nothing trained yet
-    assert "no finished training" in capsys.readouterr().err
+    assert f"{out} holds no training (training.json is not there): train.py policy" in capsys.readouterr().err
     assert train.main(["policy", *flags(place, out)]) == 0
     assert train.main(["export", *flags(place, out)]) == 0
     assert evaluate_main([*flags(place, out), "--policy", str(out / "policy")]) == 0
     assert "tokens per second" in capsys.readouterr().out
     report = Report.model_validate_json((out / "report.json").read_text(encoding="utf-8"))
-    assert set(report.arms) == {"plain", "learned", *(f"fixed {d}x{s}" for d in (1, 2) for s in (2, 4))}
+    main = {"plain", "usual", "best fixed", "second fixed", "best fixed again", "expected gain", "learned"}
+    assert main < set(report.arms)
+    assert all(name.startswith("corner all ") for name in set(report.arms) - main)
     assert all(arm.text_equal for arm in report.arms.values())
     command = [
         "hi",

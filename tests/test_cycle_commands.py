@@ -166,7 +166,7 @@ def test_a_killed_training_ends_as_one_that_was_not(
         assert train.main(["policy", *run]) == 130
     assert "interrupted; the same command goes on from the last checkpoint" in capsys.readouterr().err
     assert train.main(["export", *run]) == 2
-    assert "says of no finished training: run train.py policy first" in capsys.readouterr().err
+    assert "says of no finished training: the train.py policy command that" in capsys.readouterr().err
     spent = json.loads((tmp_path / "killed" / "seconds.json").read_text(encoding="utf-8"))["training"]
     assert train.main(["policy", *run]) == 0
     record = json.loads((tmp_path / "killed" / "training.json").read_text(encoding="utf-8"))
@@ -345,5 +345,5 @@ def test_a_damaged_training_is_not_exported(
     shutil.rmtree(out / "policy")
     (out / "training.json").unlink()
     assert train.main(["export", *flags(folder, head, out)]) == 2
-    assert "says of no finished training" in capsys.readouterr().err
+    assert "holds no training (training.json is not there)" in capsys.readouterr().err
     assert not (out / "policy").exists()

@@ -20,7 +20,8 @@ from decoding.records import CycleRecord, PhaseSeconds
 from decoding.sampling import Sampling
 from decoding.session import Session
 from decoding.workload import Request
-from evaluation.protocol import WARM_UP_CYCLES, Arm, Observation, balanced_orders, run_arms
+from evaluation.orders import balanced_orders
+from evaluation.protocol import WARM_UP_CYCLES, Arm, Observation, run_arms
 from evaluation.report import write_report
 from evaluation.schema import Report
 

@@ -132,3 +132,26 @@ def test_a_checkpoint_without_some_weights_is_refused(
     save_tensors(file, tensors)
     with pytest.raises(ValueError, match="does not fit this head: remove it"):
         trainer(replace(SETTINGS, evaluate_every=1)).load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("elapsed", "NaN", "elapsed is nan, must be a number >= 0"),  # its minutes would never be spent
+        ("elapsed", "Infinity", "elapsed is inf"),
+        ("elapsed", "-1.0", "elapsed is -1.0"),
+        ("step", "-1", "step is -1"),
+        ("step", "1e999", "cannot convert float infinity to integer"),
+        ("since_best", "-1", "since_best is -1"),
+    ],
+)
+def test_numbers_that_no_training_has_are_refused(field: str, value: str, says: str, tmp_path: Path) -> None:
+    training = trainer()
+    next(training.run())
+    training.save_checkpoint(tmp_path)
+    header = tmp_path / "checkpoint.json"
+    raw = json.loads(header.read_text()) | {field: "here"}
+    header.write_text(json.dumps(raw).replace('"here"', value))
+    with pytest.raises(ValueError, match="is damaged") as error:
+        trainer().load_checkpoint(tmp_path)
+    assert says in str(error.value)

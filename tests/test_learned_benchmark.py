@@ -94,11 +94,21 @@ def test_it_runs_on_a_tiny_policy(
     said = capsys.readouterr().out
     assert "2 prompts" in said
     assert "texts: 2 of 2 equal in all arms" in said
+    assert "T 0" in said
+    assert "all temperatures" not in said
     for row in ("learned / constant", "constant / constant again", "policy overridden / constant"):
         assert re.search(rf"│ {row} +│ +\d\.\d{{3}} │ +(\d\.\d{{3}} \.\. +\d\.\d{{3}})? *│", said), row
     assert re.search(r"[1-9]\d* decisions of the policy, [1-9]\d* us each", said)
     seconds = json.loads((tmp_path / "seconds.json").read_text())["seconds"]
     assert all(len(values) == 2 and min(values) > 0 for values in seconds.values())
+    several = [*command, "--policy", str(tmp_path / "run" / "policy"), "--temperature", "1", "0", "1"]
+    assert learned.main(several) == 0
+    said = capsys.readouterr().out
+    assert "2 prompts, all temperatures" in said
+    assert "2 prompts, T 0" in said
+    assert "2 prompts, T 1" in said
+    assert "texts: 4 of 4 equal in all arms" in said
+    assert said.count("texts: 2 of 2 equal in all arms") == 2
     usual = [*command[:8], "--policy", str(tmp_path / "run" / "policy"), "--rounds", "3"]
     assert decision.main([*usual, "--json", str(tmp_path / "decision.json")]) == 0
     assert re.search(r"a decision: [1-9]\d* us on average", capsys.readouterr().out)

@@ -8,7 +8,7 @@ import pytest
 from decoding.cycle_features import CycleFeatures
 from decoding.decisions import DecisionController
 from policies.baselines import Deciding, ExpectedGain
-from policies.live_expected_gain import LiveExpectedGain
+from policies.baselines.live_expected_gain import LiveExpectedGain
 from tests.cycle_world import CASES, DECISIONS
 from tests.test_replay_session import profile
 from tests.traced_worlds import session_of

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -144,7 +145,7 @@ def test_a_killed_recording_goes_on(tmp_path: Path) -> None:
         ours, theirs = (list(read_trace(shard_path(tmp_path / name, number))[1]) for name in "ab")
         assert [repr(vars_of(one)) for one in ours] == [repr(vars_of(one)) for one in theirs]
     header, texts = read_traces(tmp_path / "a")
-    assert header == HEADER
+    assert replace(header, prompts=None) == HEADER
     read = list(texts)
     assert [one.question_id for one in read] == [f"q{number}" for number in range(8)]
     assert [one.category for one in read[:2]] == [None, "code"]
@@ -199,6 +200,64 @@ def test_shards_that_do_not_belong_are_found(tmp_path: Path) -> None:
     shard_path(tmp_path / "a", 0).write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match="truncated or no Parquet file"):
         read_traces(tmp_path / "a")
+
+
+def test_shards_of_other_prompts_are_found(tmp_path: Path) -> None:
+    """Under the same header; also one of the same recording in another's place."""
+    others = [replace(one, token_ids=(*one.token_ids, 5)) for one in prompts(7)]
+    list(write_traces(tmp_path / "a", HEADER, prompts(7), recorder()))
+    list(write_traces(tmp_path / "b", HEADER, others, recorder()))
+    own = shard_path(tmp_path / "a", 1).read_bytes()
+    for wrong in (shard_path(tmp_path / "b", 1), shard_path(tmp_path / "a", 0)):
+        shard_path(tmp_path / "a", 1).write_bytes(wrong.read_bytes())
+        for use in (
+            lambda: read_traces(tmp_path / "a"),
+            lambda: list(write_traces(tmp_path / "a", HEADER, prompts(7), recorder())),
+        ):
+            with pytest.raises(ValueError, match=r"00001\.parquet is of a recording with other prompts"):
+                use()
+    shard_path(tmp_path / "a", 1).write_bytes(own)
+    assert len(list(read_traces(tmp_path / "a")[1])) == 7
+
+
+def older(folder: Path) -> None:
+    """As recordings were before their shards named their prompts."""
+    identity = json.loads((folder / "traces.json").read_text())
+    del identity["shard_prompts"], identity["header"]["prompts"]
+    (folder / "traces.json").write_text(json.dumps(identity))
+    for path in folder.glob("*.parquet"):
+        whole = pq.ParquetFile(path)
+        ((key, raw),) = whole.schema_arrow.metadata.items()
+        header = json.loads(raw)
+        del header["prompts"]
+        schema = whole.schema_arrow.with_metadata({key: json.dumps(header).encode()})
+        groups = [whole.read_row_group(number) for number in range(whole.num_row_groups)]
+        with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
+            for group in groups:
+                writer.write_table(group.replace_schema_metadata(schema.metadata))
+
+
+def test_a_recording_without_digests_is_read_and_gone_on_with(tmp_path: Path) -> None:
+    list(write_traces(tmp_path, HEADER, prompts(7), recorder()))
+    older(tmp_path)
+    header, texts = read_traces(tmp_path)
+    assert (header, len(list(texts))) == (HEADER, 7)
+    shard_path(tmp_path, 1).unlink()
+    asked: list[str] = []
+    list(write_traces(tmp_path, HEADER, prompts(7), recorder(asked)))
+    assert asked == ["q3", "q4", "q5"]
+    assert [one.question_id for one in read_traces(tmp_path)[1]] == [f"q{number}" for number in range(7)]
+
+
+@pytest.mark.parametrize("shards", [0, -1, True, 10**9, 10**30])
+def test_a_record_of_any_number_of_shards_is_one_line_at_once(shards: int, tmp_path: Path) -> None:
+    list(write_traces(tmp_path, HEADER, prompts(4), recorder()))
+    identity = json.loads((tmp_path / "traces.json").read_text())
+    for digests in (None, ["0"]):
+        changed = json.dumps(identity | {"shards": shards, "shard_prompts": digests})
+        (tmp_path / "traces.json").write_text(changed)
+        with pytest.raises(ValueError, match=f"is damaged: remove|has 2 of {shards} shards: the command"):
+            read_traces(tmp_path)
 
 
 def test_folders_that_hold_no_recording(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from decoding.controller import RootChoice
 from decoding.cost_model import CycleCost, best_depth, constant_prefixes, expected_emitted
 from decoding.decision_table import ARRAYS, decision_table, joined_tables
 from decoding.decision_walk import replay_texts
+from decoding.setting import Setting
 from envs.synthetic import RATIOS, WORLDS, World
 from envs.synthetic_optimum import Plan, emitted_law, expected_tokens, optimal_rate, optimal_seconds, plans
-from policies.baselines import Setting, best_constant, constant
+from policies.baselines import best_constant, constant
 
 EVERY = {**WORLDS, "ratios": RATIOS}
 

@@ -78,7 +78,7 @@ class EagleConfig:
     def from_target(cls, target: TargetModel, draft_vocab_size: int) -> EagleConfig:
         """The head that fits a target: its own widths, and the states low, middle and high in its stack."""
         config = target.config
-        layers = config.num_hidden_layers
+        layers = target.own_layers
         heads = config.num_attention_heads
         rope = getattr(config, "rope_parameters", None) or {}
         return cls(
@@ -92,7 +92,7 @@ class EagleConfig:
             fused_layers=usual_layers(layers),
             rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6),
             rope_theta=rope.get("rope_theta", 10_000.0),
-            target_fingerprint=target.fingerprint(),
+            target_fingerprint=target.text_fingerprint(),
         )
 
     def misfit(self, target: TargetModel) -> str | None:
@@ -100,7 +100,7 @@ class EagleConfig:
         for what, its, wanted in (
             ("hidden size", self.hidden_size, target.hidden_size),
             ("vocabulary size", self.vocab_size, target.vocabulary_size),
-            ("fingerprint", self.target_fingerprint or target.fingerprint(), target.fingerprint()),
+            ("fingerprint", self.target_fingerprint or target.text_fingerprint(), target.text_fingerprint()),
         ):
             if its != wanted:
                 return f"its {what} is {its}, the target's is {wanted}"

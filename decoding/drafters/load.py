@@ -69,7 +69,7 @@ def load_drafter(
                 drafter = MergedDrafter(head, lookup, lookup_depth, name)
             else:
                 drafter = CompositeDrafter(head, lookup, name)
-        elif calibrated and (shipped := shipped_head(target.fingerprint())) is not None:
+        elif calibrated and (shipped := shipped_head(target.text_fingerprint())) is not None:
             lookup.calibration = Calibration.load(ASSETS / shipped)
     else:
         drafter = _load_head(name, model, beam_width, calibrated)
@@ -87,7 +87,7 @@ def shipped_head(target_fingerprint: str) -> str | None:
 
 
 def _shipped_for(model: LoadedModel, kind: str) -> str:
-    name = shipped_head(model.target.fingerprint())
+    name = shipped_head(model.target.text_fingerprint())
     if name is None:
         raise ValueError(
             f"drafter {kind} needs a head, and none is shipped for {model.name}: name one, {kind}:FOLDER"
@@ -106,7 +106,7 @@ def _load_head(name: str, model: LoadedModel, beam_width: int, calibrated: bool)
         if calibrated and (path := user_path(name)).is_dir():
             small.calibration = _calibration_of(path, small, target)
         return small
-    head = EagleHead.load(folder, target.config.num_hidden_layers)
+    head = EagleHead.load(folder, target.own_layers)
     if misfit := head.config.misfit(target):
         raise ValueError(f"drafter {name} belongs to another target than {model.name}: {misfit}")
     drafter = EagleDrafter(head, target.embeddings, target.device, target.dtype, beam_width, name)
@@ -121,7 +121,7 @@ def _calibration_of(folder: Path, drafter: BeamDrafter, target: TargetModel) -> 
     calibration = Calibration.load(folder)
     if calibration is None:
         return None
-    for what, given in (("drafter", drafter.head_fingerprint), ("target", target.fingerprint())):
+    for what, given in (("drafter", drafter.head_fingerprint), ("target", target.text_fingerprint())):
         if (measured := calibration.fingerprints[what]) != given:
             raise ValueError(
                 f"the calibration in {folder} was measured on {what} {measured}, this is {given}: run "

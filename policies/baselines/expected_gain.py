@@ -1,84 +1,32 @@
-"""Hand-written rules: constants, and expected gain over cost.
+"""Expected gain over cost, the strongest hand-written rule.
 
-All of them are functions of a policy's features alone, so that the same code decides in replay, a batch at a
-time, and in a decoder (`Deciding`).
+A function of a policy's features alone, so that the same code decides in replay, a batch at a time, and in a
+decoder (`Deciding`).
 
 Legend: B questions, A actions, F features, S sizes, K buckets of match lengths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from decoding.controller import DraftView, QuestionKind, RootChoice
 from decoding.cycle_features import MATCH_SCALE, CycleFeatures
 from decoding.decision_costs import DecisionCosts
 from decoding.decision_table import ROOT_NODE, DecisionTable, Nodes
 from decoding.decision_values import decided, realised_costs
-from decoding.decision_walk import Decide, replay_texts
-from decoding.decisions import PLAIN_ACTION, DecisionController, Decisions
+from decoding.decision_walk import replay_texts
+from decoding.decisions import PLAIN_ACTION, Decisions
 from decoding.features import CONTEXT_MIDDLE, CONTEXT_SCALE
 from decoding.profile import CostProfile
-from decoding.setting import Setting
-from policies.constant_seconds import ConstantSeconds
 
 # Upper ends of the buckets of match lengths; 0 = no match.
 MATCH_BUCKETS = (0, 2, 4, 8)
-# The growth of a level's expected tokens that is assumed; the best on training texts is kept.
 CONTEXT_STEP = 64
+# The growth of a level's expected tokens that is assumed; the best on training texts is kept.
 GROWTHS = (0.2, 0.35, 0.5, 0.65, 0.8, 1.0)
-
-
-def settings_of(decisions: Decisions) -> Iterator[Setting]:
-    """The whole grid of constants that these decisions can follow, the plain one first."""
-    yield Setting(RootChoice.PLAIN, 0, 0)
-    for choice in decisions.choices:
-        depths = [0] if choice == RootChoice.LOOKUP else range(1, decisions.max_depth + 1)
-        yield from (Setting(choice, depth, size) for depth in depths for size in decisions.sizes)
-    if {RootChoice.ALL, RootChoice.LOOKUP} <= set(decisions.choices):
-        for depth in range(1, decisions.max_depth + 1):
-            yield from (Setting(RootChoice.ALL, depth, size, composite=True) for size in decisions.sizes)
-
-
-def constant(features: CycleFeatures, decisions: Decisions, setting: Setting) -> Decide:
-    """The same in every cycle, as far as it is allowed: a lookup without a match is a plain step, the head
-    alone without one is the draft of all, and a size above the draft's is all of it."""
-    depth, match = features.names.index("draft_depth"), features.names.index("match_length")
-    more = decisions.continue_action
-    if setting.choice == RootChoice.PLAIN:
-        return lambda features_BF, allowed_BA: np.zeros(len(features_BF), dtype=np.int64)
-    wanted = decisions.verify_action(setting.verification_size)
-    order = [decisions.draft_action(setting.choice)]
-    if setting.choice == RootChoice.HEAD and RootChoice.ALL in decisions.choices:
-        order.append(decisions.draft_action(RootChoice.ALL))
-    order.append(PLAIN_ACTION)
-
-    def decide(features_BF: np.ndarray, allowed_BA: np.ndarray) -> np.ndarray:
-        first_B = np.array(order)[allowed_BA[:, order].argmax(axis=1)]
-        if setting.composite:
-            lookup = decisions.draft_action(RootChoice.LOOKUP)
-            first_B = np.where(features_BF[:, match] > 0, lookup, first_B)
-        depth_B = np.rint(features_BF[:, depth] * features.max_depth)
-        deeper_B = (depth_B < setting.draft_depth) & allowed_BA[:, more]
-        largest_B = wanted - allowed_BA[:, more + 1 : wanted + 1][:, ::-1].argmax(axis=1)
-        later_B = np.where(deeper_B, more, largest_B)
-        # Not by the features: a draft that found nothing looks like its root.
-        actions_B: np.ndarray = np.where(allowed_BA[:, PLAIN_ACTION], first_B, later_B)
-        return actions_B
-
-    return decide
-
-
-def best_constant(
-    table: DecisionTable, costs: DecisionCosts, settings: Sequence[Setting] | None = None
-) -> tuple[Setting, dict[Setting, np.ndarray]]:
-    """The constant of least total seconds, and the seconds of each text under every one."""
-    seconds_of = ConstantSeconds(table, costs)
-    seconds = {setting: seconds_of(setting) for setting in (settings or list(settings_of(table.decisions)))}
-    return min(seconds, key=lambda setting: float(seconds[setting].sum())), seconds
 
 
 class ExpectedGain:
@@ -188,23 +136,3 @@ def rounded_context(feature_B: np.ndarray) -> np.ndarray:
     context_B = np.rint(2.0 ** (feature_B.astype(np.float64) * CONTEXT_SCALE + CONTEXT_MIDDLE))
     steps_B: np.ndarray = np.maximum(1, np.rint(context_B / CONTEXT_STEP)).astype(np.int64)
     return steps_B * CONTEXT_STEP
-
-
-class Deciding:
-    """Lets a rule, or any other function of the features, decide in a session: `decoding.decisions.Decides`.
-
-    Args:
-        decide: of a batch of questions.
-        features: what it sees.
-    """
-
-    def __init__(self, decide: Decide, features: CycleFeatures) -> None:
-        self._decide, self._features = decide, features
-
-    def decide(self, kind: QuestionKind, view: DraftView, allowed: Sequence[bool]) -> int:
-        return int(self._decide(self._features(view)[None], np.array([allowed]))[0])
-
-
-def controller(decide: Decide, features: CycleFeatures, decisions: Decisions) -> DecisionController:
-    """A controller that decides so."""
-    return DecisionController(decisions, Deciding(decide, features))

@@ -1,4 +1,4 @@
-"""Expected gain over cost for a decoder: the same decisions as `baselines.ExpectedGain`, one at a time.
+"""Expected gain over cost for a decoder: the same decisions as `expected_gain.ExpectedGain`, one at a time.
 
 Its costs are looked up and its sums are a policy's features, so that it is as cheap as a rule can be: a rule
 that takes a millisecond would lose for that alone.
@@ -13,7 +13,7 @@ import numpy as np
 from decoding.controller import DraftView, QuestionKind
 from decoding.cycle_features import CycleFeatures
 from decoding.decisions import PLAIN_ACTION
-from policies.baselines import CONTEXT_STEP, MATCH_BUCKETS, ExpectedGain
+from policies.baselines.expected_gain import CONTEXT_STEP, MATCH_BUCKETS, ExpectedGain
 
 
 class LiveExpectedGain:
