@@ -253,7 +253,8 @@ def _strip(question: str, category: str | None) -> dict[str, Any]:
         word if word.startswith("\n") else f" {word}" for word in text.replace("\n", "\n ").split(" ") if word
     ]
     depths = [2, 4, 1, 0, 2, 6, 2, 1, 4, 0, 0, 2]
-    cycles, start = [], 0
+    cycles: list[dict[str, Any]] = []
+    start = 0
     while start < len(pieces):
         depth = depths[len(cycles) % len(depths)]
         length = 1 + min(depth, (len(cycles) * 7 + len(question)) % 5)

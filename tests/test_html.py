@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from made_up import made_up, printed
 from made_up_whole import AGAIN, BEST, LEARNED, compared, whole_report
@@ -57,7 +57,7 @@ def stripped(report: Report, parts: set[str], of_arms: set[str], arms: set[str])
 # --- whatever is in it ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, phases=[Phase.generate])  # a page takes 0.1 s: shrinking would take minutes
 @given(
     parts=st.sets(st.sampled_from(sorted(ABSENT))),
     of_arms=st.sets(st.sampled_from(sorted(ARM_ABSENT))),

@@ -91,10 +91,10 @@ def stacks(report: Report) -> list[Stack]:
 
 def lengths(report: Report, parts: Roles) -> list[Lengths]:
     """Of the learned arm and the best fixed one, where their cycles were counted."""
-    shares = {}
-    for name in (parts.learned, parts.best_fixed):
-        if name is not None and sum(counts := report.arms[name].emitted):
-            shares[name] = [count / sum(counts) for count in counts]
+    counts = {
+        name: report.arms[name].emitted for name in (parts.learned, parts.best_fixed) if name is not None
+    }
+    shares = {name: [count / sum(row) for count in row] for name, row in counts.items() if sum(row)}
     widest = max((share for row in shares.values() for share in row), default=1.0)
     longest = max((len(row) for row in shares.values()), default=0)
     found = []
