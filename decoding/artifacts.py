@@ -43,6 +43,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # a full disk does not say where it is
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -91,9 +91,9 @@ def load(
             int(header["since_best"]),
         )
         # With seconds that are no number the minutes would never be spent. NaN is in no range.
-        for name, value in (("step", step), ("elapsed", elapsed), ("since_best", best.since)):
-            if not 0 <= value < _MOST:
-                raise ValueError(f"{name} is {str(value)[:40]}, must be a number >= 0")
+        for name, number in (("step", step), ("elapsed", elapsed), ("since_best", best.since)):
+            if not 0 <= number < _MOST:
+                raise ValueError(f"{name} is {str(number)[:40]}, must be a number >= 0")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"head checkpoint in {folder} is damaged ({error}): remove it") from None
     changed = [key for key, value in run.items() if key not in _FREE and saved.get(key) != value]

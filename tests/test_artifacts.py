@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from pathlib import Path
 
@@ -33,6 +34,19 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
         write_half()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_named_with_the_file(tmp_path: Path) -> None:
+    """A write that fails does not say where; a message of its own is left alone."""
+    for error, named in (
+        (OSError(errno.ENOSPC, "No space left on device"), str(tmp_path / "result.json")),
+        (OSError(errno.ENOENT, "No such file", "other"), "other"),
+        (OSError("cannot be written"), None),
+    ):
+        with pytest.raises(OSError, match=r"No|cannot") as raised, atomic_path(tmp_path / "result.json"):
+            raise error
+        assert raised.value.filename == named
+    assert str(error) == "cannot be written"
 
 
 def test_a_failed_first_write_leaves_nothing(tmp_path: Path) -> None:

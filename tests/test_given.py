@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+import commands.cycle_policy
 import commands.recorded
+import commands.traces
+import decoding.trace_folder
 import train
 from benchmarks import ablation
 from decoding.artifacts import load_tensors
@@ -147,3 +150,28 @@ def test_the_largest_seed_has_seeds_after_it(place: Path, folder: Path, head: Pa
     assert list(record["info"]["validation"]["seeds"]) == [str(2**32 - 1), "0"]
     assert train.main(["export", *run]) == 0
     assert load_tensors(tmp_path / "run" / "policy" / "policy.safetensors", "policy weights")
+
+
+@pytest.mark.slow
+def test_seconds_are_on_disk_before_a_part_ends(
+    folder: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a SIGKILL then leaves."""
+    out, found = tmp_path / "run", list[set[str]]()
+
+    def looking(through: Callable[..., Any]) -> Callable[..., Any]:
+        def look(*arguments: Any, **more: Any) -> Any:
+            path = out / "seconds.json"
+            found.append(set(json.loads(path.read_text())) if path.exists() else set())
+            return through(*arguments, **more)
+
+        return look
+
+    monkeypatch.setattr(commands.traces, "SHARD_TEXTS", 2)
+    monkeypatch.setattr(decoding.trace_folder, "SHARD_TEXTS", 2)
+    monkeypatch.setattr(commands.traces, "count_drafts", looking(commands.traces.count_drafts))
+    monkeypatch.setattr(commands.cycle_policy, "fit_value", looking(commands.cycle_policy.fit_value))
+    run = flags(folder, head, out, policy__cycle__seeds=1, policy__cycle__ppo__timesteps=0)
+    assert train.main(["policy", *run]) == 0
+    recording, whole = {"recording"}, {"recording", "profile", "training"}
+    assert found == [recording, recording, whole]

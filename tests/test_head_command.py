@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,17 +174,17 @@ def test_an_interrupt_saves_a_checkpoint_first(
 ) -> None:
     """It comes within the third step, which is finished; a second one does not wait."""
     # A shell lets what it starts in the background ignore interrupts: these tests may be such a process.
-    outside = signal.signal(signal.SIGINT, signal.default_int_handler)
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, outside))
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        request.addfinalizer(partial(signal.signal, number, signal.signal(number, handler)))
     before, plain_step = signal.getsignal(signal.SIGINT), HeadTrainer._train_step
     settings: dict[str, Any] = {"evaluate_every": 100, "keep_states": "false"}
     settings |= {"freeze_output": "false", "unroll_steps": 3}
     run = command(folder, tmp_path, corpus, minutes=5, **settings)
 
-    def interrupted(times: int, at: int) -> int:
+    def interrupted(times: int, at: int, number: signal.Signals = signal.SIGINT) -> int:
         def train_step(self: HeadTrainer, numbers: np.ndarray, rate: float) -> float:
             for _ in range(times if self.step + 1 == at else 0):
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
             return plain_step(self, numbers, rate)
 
         with monkeypatch.context() as patch:
@@ -197,7 +198,7 @@ def test_an_interrupt_saves_a_checkpoint_first(
     assert place_of(tmp_path)["step"] == 3
     assert interrupted(2, at=5) == 130
     assert place_of(tmp_path)["step"] == 3
-    assert interrupted(1, at=5) == 130
+    assert interrupted(1, at=5, number=signal.SIGTERM) == 143
     assert "going on after 3 steps" in capsys.readouterr().out
     place = place_of(tmp_path)
     assert (place["step"], place["best_agreement"]) == (5, None)

@@ -29,7 +29,7 @@ def test_rewards_are_measured_against_the_faster_of_policy_and_constant(
     monkeypatch.setattr(commands.cycle_policy, "fit_value", lambda *given: valued.append(given[3]))
     model = build_masked_ppo(ReplayVecEnv(table, costs, 4, np.random.default_rng(0)), SMALL, 0)
     for _ in range(2):  # found, then read
-        start, rate = _warm_start(Config(), tmp_path, world(), model, 0, {})
+        start, rate = _warm_start(Config(), tmp_path, world(), model, 0, {}, lambda: None)
         assert rate == pytest.approx(expected * best, rel=1e-12)
         assert set(start) == set(model.policy.state_dict())
     assert valued == [rate]
