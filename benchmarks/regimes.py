@@ -58,7 +58,7 @@ def run(config: Config, texts: Path, train_texts: int | None, out: Path) -> None
     use_threads(config.threads)
     costs, question = profiles(config, out, []), given.question_microseconds / 1e6
     train, test = (
-        texts_of(read_recorded(one, decisions, costs, question, most), costs)
+        texts_of(read_recorded(one, decisions, costs, question, most_texts=most), costs)
         for one, most in ((given.traces, train_texts), (texts, None))
     )
     settings = FullInformationSettings(**given.full_information.model_dump())

@@ -11,7 +11,6 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,8 @@ from rich.table import Table
 
 from benchmarks.measure import wide_console
 from commands.headroom import progress_console
-from commands.recorded import choices_of, read_recorded, tokens_of
+from commands.recorded import choices_of, read_recorded
+from commands.recorded_sessions import RecordedTexts
 from configs.command import exit_code
 from decoding.artifacts import write_json
 from decoding.controller import PlainController
@@ -30,9 +30,8 @@ from decoding.cycle_features import CycleFeatures
 from decoding.decisions import DecisionController, Decisions
 from decoding.profile import CostProfile
 from decoding.remembered_costs import RememberedCosts
-from decoding.replay_session import ReplaySession
 from decoding.setting import setting_controller
-from decoding.trace_file import TracedText, TraceHeader
+from decoding.trace_file import TraceHeader
 from decoding.trace_folder import read_traces
 from policies.baselines import ExpectedGain, LiveExpectedGain, best_constant, fit_expected_gain
 from policies.baselines.offers import Offers
@@ -42,27 +41,6 @@ from policies.baselines.tuning import Trial, Tuned, spent, tune
 # Of constants and expected gain.
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12)
 PLAIN = "plain"
-
-
-@dataclass(frozen=True)
-class Recording:
-    """One recording in memory, and how it is replayed."""
-
-    header: TraceHeader
-    texts: list[TracedText]
-    costs: RememberedCosts
-
-    def sessions(self) -> Iterator[ReplaySession]:
-        """Every text anew, in the recording's order."""
-        for text in self.texts:
-            yield ReplaySession(
-                text,
-                self.costs,
-                max_new_tokens=tokens_of(self.header),
-                draft_depth=self.header.draft_depth,
-                composite=self.header.drafter.startswith("composite"),
-                temperature=self.header.temperature,
-            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,16 +105,16 @@ def yardsticks(validation: Path, header: TraceHeader, costs: CostProfile) -> Ite
     yield "expected gain", lambda: DecisionController(decisions, LiveExpectedGain(rule, features))
 
 
-def _read(folder: Path, costs: CostProfile) -> Recording:
+def _read(folder: Path, costs: CostProfile) -> RecordedTexts:
     header, texts = read_traces(folder)
-    return Recording(header, list(texts), RememberedCosts(costs))
+    return RecordedTexts(header, list(texts), RememberedCosts(costs))
 
 
 def _tell(say: Callable[[str], None], name: str, trial: Trial) -> None:
     say(f"tuning {name}: {trial.parameters}: {trial.seconds:.3f} s")
 
 
-def _speeds(makers: Mapping[str, Factory], recording: Recording) -> Iterable[tuple[str, float]]:
+def _speeds(makers: Mapping[str, Factory], recording: RecordedTexts) -> Iterable[tuple[str, float]]:
     for name, factory in makers.items():
         with progress_console().status(f"replaying {name}"):
             seconds, tokens = spent(factory, recording.sessions)
