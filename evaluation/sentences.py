@@ -125,14 +125,18 @@ def unfinished(report: Report) -> str | None:
     ):
         said.append(f"Time ran out: {report.blocks} of {report.blocks_planned} blocks were decoded.")
     if report.disturbed:
-        said.append(f"Other work disturbed {report.disturbed} blocks in every attempt; they are counted.")
+        said.append(
+            f"Blocks that other work disturbed in every attempt, and that are counted: {report.disturbed}."
+        )
     return " ".join(said) or None
 
 
 def overhead(report: Report) -> str | None:
     """What asking the policy costs."""
     row = report.overhead
-    return row and f"Overhead: {row.a} over {row.b}, the same setting without the policy: {spelled(row)}."
+    if row is None:
+        return None
+    return f"Overhead: {row.a} over {row.b}, the same setting without the policy: {spelled(row)}."
 
 
 def bound(report: Report) -> str | None:
