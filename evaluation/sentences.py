@@ -115,6 +115,30 @@ def load(report: Report) -> str | None:
     return f"The machine was busy with other work ({busy}): timings are rougher."
 
 
+def unfinished(report: Report) -> str | None:
+    """A warning, if time ran out or blocks stayed disturbed."""
+    said = []
+    if (
+        report.blocks is not None
+        and report.blocks_planned is not None
+        and report.blocks < report.blocks_planned
+    ):
+        said.append(f"Time ran out: {report.blocks} of {report.blocks_planned} blocks were decoded.")
+    if report.disturbed:
+        said.append(
+            f"Blocks that other work disturbed in every attempt, and that are counted: {report.disturbed}."
+        )
+    return " ".join(said) or None
+
+
+def overhead(report: Report) -> str | None:
+    """What asking the policy costs."""
+    row = report.overhead
+    if row is None:
+        return None
+    return f"Overhead: {row.a} over {row.b}, the same setting without the policy: {spelled(row)}."
+
+
 def bound(report: Report) -> str | None:
     """What share of the possible saving is reached."""
     found = report.bound

@@ -24,11 +24,17 @@ def print_report(report: Report, console: Console) -> None:
     if report.comparisons:
         console.print(_comparisons(report))
     console.print(Text(f"Exact text: {sentences.texts(report)}"))
-    if busy := sentences.load(report):
-        console.print(Text(busy, "yellow"))
+    for warning in (sentences.unfinished(report), sentences.load(report)):
+        if warning is not None:
+            console.print(Text(warning, "yellow"))
     usable = report.aa is None or report.aa.usable
     console.print(Text(sentences.same_arm(report), "" if usable else "bold red"))
-    for said in (sentences.power(report), sentences.bound(report), sentences.speed_and_tau(report)):
+    for said in (
+        sentences.power(report),
+        sentences.overhead(report),
+        sentences.bound(report),
+        sentences.speed_and_tau(report),
+    ):
         if said is not None:
             console.print(Text(said))
     console.print(Text(f"Real speed: {report.verdict}", "bold"))

@@ -74,6 +74,8 @@ def whole_report(**changed: Any) -> Report:
             "by_temperature": {name: _rivals(rng) for name in TEMPERATURES},
         },
         "replay": _replay(rng),
+        "overhead": compared("learned, overridden", BEST, 0.996, 0.004),
+        "free_running": _slices({name: arms[name] for name in ("plain", BEST, LEARNED)}, rng),
         "strips": [_strip("chat-07", "chat"), _strip("code-03", "coding"), _strip("it-02", None)],
         **_checks(),
     }
@@ -104,7 +106,7 @@ def _run() -> dict[str, Any]:
         "config": {"seed": 1, "model": {"target": "smollm2-135m", "drafter": "merged"}},
         "policy": {"schema_version": 1, "kind": "cycle", "collapse": []},
         "seeds": {"noise": 1, "order": 1, "bootstrap": 1},
-        "reruns": 2,
+        "reruns": 2, "disturbed": 1, "blocks": 270, "blocks_planned": 276,
         "command": "python evaluate.py --config configs/mixed.yaml --policy runs/mixed/policy --set seed=1",
     }  # fmt: skip
 
@@ -131,12 +133,18 @@ def _checks() -> dict[str, Any]:
         "collapse": {"information": 0.2198, "collapse": [], "kept": "full information"},
         "cross_check": [
             {"draft_depth": depth, "measured": 1.5 - 0.03 * (depth - 2) ** 2,
-             "joint": 1.52 - 0.03 * (depth - 2) ** 2, "constant_alpha": 1.55 - 0.02 * (depth - 3) ** 2}
+             "joint": 1.52 - 0.03 * (depth - 2) ** 2, "constant_alpha": 1.55 - 0.02 * (depth - 3) ** 2,
+             "low": 1.44 - 0.03 * (depth - 2) ** 2, "high": 1.56 - 0.03 * (depth - 2) ** 2, "theorem": 1.7,
+             "verification_size": depth}
             for depth in (1, 2, 4, 6)
         ],
         "regimes": [
             {"name": name, "synthetic": synthetic, "live": live, "best_fixed": best,
-             "best_fixed_vs_plain": speed, "learned": compared(LEARNED, best, ratio, 0.012, False)}
+             "best_fixed_vs_plain": speed, "learned": compared(LEARNED, best, ratio, 0.012, False),
+             "costs": "a verification as dear as a plain step" if synthetic else "",
+             "best_hindsight": best, "over_hindsight": compared(LEARNED, best, ratio - 0.01, 0.012),
+             "learned_over_gain": compared(LEARNED, "expected gain", 1.03, 0.01),
+             "clairvoyant": compared("clairvoyant", best, 1.31, 0.01)}
             for name, synthetic, live, best, speed, ratio in regimes
         ],
     }  # fmt: skip

@@ -110,7 +110,8 @@ def regimes(report: Report) -> Forest | None:
     for regime in report.regimes:
         how = "decoded live" if regime.live else "replayed"
         made = ", made-up costs" if regime.synthetic else ""
-        note = f"{how}{made}; best fixed {regime.best_fixed}, {regime.best_fixed_vs_plain:.2f}× plain"
+        costs = f" ({regime.costs})" if regime.costs else ""
+        note = f"{how}{made}{costs}; best fixed {regime.best_fixed}, {regime.best_fixed_vs_plain:.2f}× plain"
         rows.append((regime.name, regime.learned, note))
     return forest(report, "The learned policy over each regime's best fixed setting", rows, corrected=False)
 
