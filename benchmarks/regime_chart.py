@@ -31,12 +31,12 @@ def save_chart(rows: Sequence[Regime], path: Path) -> None:
 def chart(rows: Sequence[Regime]) -> Figure:
     """Each arm over the best fixed setting of its regime; and speeds over plain decoding."""
     figure = Figure(figsize=(13, 5.6), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.5, 1))
+    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     _over_fixed(left, rows)
     _over_plain(right, rows)
     names = [f"{row.name}\n{'synthetic' if row.synthetic else 'profile'}" for row in rows]
     for axes in (left, right):
-        axes.set_xticks(range(len(rows)), names)
+        axes.set_xticks(range(len(rows)), names, fontsize=10)
         axes.grid(axis="y", color="#dddddd")
         axes.set_axisbelow(True)
         axes.set_xlim(-0.5, len(rows) - 0.5)
@@ -69,7 +69,8 @@ def _over_plain(axes: Axes, rows: Sequence[Regime]) -> None:
         places = [place + (number - 1) * 0.26 for place in range(len(rows))]
         axes.bar(places, [_speeds(row)[number] for row in rows], 0.24, color=colour, label=label)
     axes.axhline(1, color="black", linewidth=1.2)
-    axes.set(title="Over plain decoding", ylabel="tokens/s over plain")
+    highest = max(max(_speeds(row)) for row in rows)
+    axes.set(title="Over plain decoding", ylabel="tokens/s over plain", ylim=(0, 1.3 * highest))
     axes.legend(loc="upper left", frameon=False, fontsize=11)
 
 

@@ -137,7 +137,6 @@ def test_learning_pays_where_a_draft_costs_something_and_not_where_it_is_free(
     assert list(rows) == [*BY_NAME, "free drafter"]
     measured, free, slow = (rows[name] for name in ("measured", "free drafter", "slow drafter"))
     assert measured.learned.ratio > 1.1
-    assert measured.learned.claimed
     assert measured.learned.low is not None
     assert measured.learned.low > 1.05
     # Nothing is lost by drafting everywhere, the most that there is.
