@@ -30,6 +30,7 @@ from benchmarks.learned import SHIPPED
 from benchmarks.measure import Samples, command, ratio_of_sums
 from commands.profile import fingerprints
 from configs.command import progress
+from decoding.artifacts import write_json
 from decoding.controller import PlainController, RootChoice
 from decoding.cycle_features import CycleFeatures
 from decoding.decision_table import DecisionTable, decision_table
@@ -67,6 +68,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rows", type=Path, help="JSON file for evaluation.cross_check, a report's section")
 
 
 def run(console: Console, decoder: SpeculativeDecoder, options: argparse.Namespace) -> dict[str, Samples]:
@@ -100,6 +102,9 @@ def run(console: Console, decoder: SpeculativeDecoder, options: argparse.Namespa
         console.print(printed(f"{name}, {len(requests)} prompts, {options.size} nodes verified", some))
         console.print(errors(some))
     console.print(same_texts(recorded, observations))
+    if options.rows is not None:
+        flat = [row.model_dump() for some in rows.values() for row in some]
+        write_json(options.rows, {"cross_check": flat})
     return {name: numbers(some) for name, some in rows.items()}
 
 

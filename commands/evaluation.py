@@ -15,7 +15,7 @@ from rich.console import Console
 from commands.decoder import decoder_with
 from commands.evaluation_arms import check_names, live_arms
 from commands.evaluation_replay import ReplayStage, replay_stage
-from commands.evaluation_report import report_of
+from commands.evaluation_report import report_of, shown_files
 from commands.live_part import BLOCKS_FOLDER, PLAN_FILE, Plan, without_paths
 from configs.command import chosen_seed
 from configs.schema import Config
@@ -45,6 +45,7 @@ def evaluate(config: Config, policy: Path | None, beside: Mapping[str, Path], ou
     folders = ({LEARNED: policy} if policy else {}) | dict(beside)
     policies = {name: load_policy(folder) for name, folder in folders.items()}
     check_names(config, policies)
+    shown_files(config)
     seed = _begun_seed(out) if config.seed is None else None
     config = config.model_copy(update={"seed": chosen_seed(config) if seed is None else seed})
     use_threads(config.threads)

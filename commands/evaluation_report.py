@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from commands.evaluation_arms import AGAIN, BEST, OVERRIDDEN, SECOND
 from commands.evaluation_replay import ReplayStage
 from commands.live_part import Plan
 from commands.recorded import recording_folders
 from configs.schema import Config
+from decoding.artifacts import read_json
 from decoding.decoder import SpeculativeDecoder
 from decoding.exported_cycle import Exported, ExportedCycle
 from decoding.records import CycleRecord
@@ -27,7 +29,7 @@ from evaluation.reliability import node_predictions, reliability
 from evaluation.replayed import replay_section
 from evaluation.report import build_report, describe_workload
 from evaluation.schema import Bound, Models, Report, SamplingUsed
-from evaluation.schema_parts import ReliabilityBin
+from evaluation.schema_parts import CrossCheck, Regime, ReliabilityBin
 from evaluation.strips import strips
 
 # Texts whose drafted nodes fill the reliability table: enough for its bins, and read in a second or two.
@@ -65,6 +67,7 @@ def report_of(
     learned = next((arm.name for arm in plan.arms if arm.kind == "learned"), None)
     rules = plan.rules
     more: dict[str, Any] = {
+        **shown_files(config),
         "replay": _replay(config, stage, plan.seed),
         "bound": _bound(stage),
         "collapse": _collapse(policy),
@@ -97,6 +100,28 @@ def report_of(
         records=records,
         more=more,
     )
+
+
+def shown_files(config: Config) -> dict[str, list[Any]]:
+    """Sections of a report that other commands measured; ValueError names a file that holds no such rows."""
+    found: dict[str, list[Any]] = {}
+    kinds: tuple[tuple[str, Path | None, type[CrossCheck] | type[Regime]], ...] = (
+        ("cross_check", config.evaluation.cross_check, CrossCheck),
+        ("regimes", config.evaluation.regimes, Regime),
+    )
+    for name, path, kind in kinds:
+        if path is None:
+            continue
+        rows = read_json(path, f"evaluation.{name}").get(name)
+        try:
+            found[name] = TypeAdapter(list[kind]).validate_python(rows)  # type: ignore[valid-type]
+        except ValidationError as error:
+            said = error.errors(include_url=False)[0]
+            where = ".".join(map(str, said["loc"]))
+            raise ValueError(
+                f"evaluation.{name} {path} holds no such rows ({where or name}: {said['msg']}): make it anew"
+            ) from None
+    return found
 
 
 def models_used(decoder: SpeculativeDecoder) -> Models:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from decoding.remembered_costs import RememberedCosts
-
 from commands.recorded import nearest, recording_folders, tokens_of
 from decoding.profile import CostProfile
+from decoding.remembered_costs import RememberedCosts
 from decoding.replay_session import ReplaySession
 from decoding.trace_file import TracedText, TraceHeader
 from decoding.trace_folder import read_traces

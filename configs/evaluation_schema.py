@@ -19,6 +19,12 @@ class EvaluationSettings(Section):
     validation_traces: RepoPath | None = Field(
         None, description="the same of the validation prompts, which choose settings; null: recorded first"
     )
+    cross_check: RepoPath | None = Field(
+        None, description="JSON of benchmarks.cross_check --rows, to be shown in the report; null: none"
+    )
+    regimes: RepoPath | None = Field(
+        None, description="regimes.json of benchmarks.regimes, to be shown in the report; null: none"
+    )
     arms: Annotated[list[str], Field(min_length=1)] | None = Field(
         None, description="live arms by name, plain decoding is always one; null: all that there are"
     )
