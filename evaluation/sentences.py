@@ -151,7 +151,9 @@ def bound(report: Report) -> str | None:
 
 def speed_and_tau(report: Report) -> str | None:
     """Whether the arm that accepts most is also the fastest."""
-    arms = report.arms
+    # Those that decoded all prompts: the speeds of others are of other texts.
+    main = {name for part in report.by_temperature.values() for name in part}
+    arms = {name: arm for name, arm in report.arms.items() if name in main or not main}
     if len(arms) < 2:
         return None
     by_speed = sorted(arms, key=lambda name: arms[name].tokens_per_second, reverse=True)
