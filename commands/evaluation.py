@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from commands.decoder import decoder_with
-from commands.evaluation_arms import check_names, live_arms
+from commands.evaluation_arms import check_names, left_out, live_arms
 from commands.evaluation_replay import ReplayStage, replay_stage
 from commands.evaluation_report import report_of, shown_files
 from commands.live_part import BLOCKS_FOLDER, PLAN_FILE, Plan, without_paths
@@ -44,7 +44,7 @@ def evaluate(config: Config, policy: Path | None, beside: Mapping[str, Path], ou
     requests = test_requests(config)
     folders = ({LEARNED: policy} if policy else {}) | dict(beside)
     policies = {name: load_policy(folder) for name, folder in folders.items()}
-    check_names(config, policies)
+    check_names(config, policies, beside)
     shown_files(config)
     seed = _begun_seed(out) if config.seed is None else None
     config = config.model_copy(update={"seed": chosen_seed(config) if seed is None else seed})
@@ -52,10 +52,10 @@ def evaluate(config: Config, policy: Path | None, beside: Mapping[str, Path], ou
     decoder = decoder_with(config, policy)
     decoder.check_prompts({request.question_id: request.turns[0] for request in requests})
     stage = replay_stage(config, out, policies)
-    for warning in stage.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
     half = decoder.target.dtype in (torch.float16, torch.bfloat16)
     plan = make_plan(config, requests, stage, folders, policies, half)
+    for warning in (*stage.warnings, *left_out(config, plan.arms)):
+        print(f"warning: {warning}", file=sys.stderr)
     decode_live(plan, out / LIVE_FOLDER)
     kept = BlockStore(out / LIVE_FOLDER / BLOCKS_FOLDER).kept()
     report = report_of(config, decoder, requests, stage, plan, kept, policies.get(LEARNED), out)
