@@ -24,7 +24,7 @@ from decoding.exported_cycle import Exported, load_policy
 from decoding.machine import use_threads
 from decoding.workload import Request, load_workload, select
 from evaluation.block_store import BlockStore, rows_of
-from evaluation.blocks import Rules, plan_blocks
+from evaluation.blocks import Rules, check_kept, plan_blocks
 from evaluation.html import write_html
 from evaluation.report import write_report
 from evaluation.table import print_report
@@ -124,6 +124,8 @@ def decode_live(plan: Plan, folder: Path) -> None:
                 f"{folder} was begun with other {', '.join(other)}: give another --out, or remove it to begin"
                 " again"
             )
+    store = BlockStore(folder / BLOCKS_FOLDER)
+    check_kept(store.kept(), plan.blocks, store)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(file, wanted)
     repeats = sorted({block.repeat for block in plan.blocks})
