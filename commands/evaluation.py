@@ -17,6 +17,7 @@ from commands.evaluation_arms import check_names, left_out, live_arms
 from commands.evaluation_replay import ReplayStage, replay_stage
 from commands.evaluation_report import report_of, shown_files
 from commands.live_part import BLOCKS_FOLDER, PLAN_FILE, Plan, without_paths
+from commands.recorded import begun_seed
 from configs.command import chosen_seed
 from configs.schema import Config
 from decoding.artifacts import read_json, write_json
@@ -151,7 +152,7 @@ def test_requests(config: Config) -> list[Request]:
 
 
 def _begun_seed(out: Path) -> int | None:
-    """The seed that the live part in `out` was begun with; None if there is none."""
+    """The seed that the live part in `out` was begun with, else recordings there; None if there are none."""
     file = out / LIVE_FOLDER / PLAN_FILE
     seed: Any = read_json(file, "plan").get("seed") if file.exists() else None
-    return seed if isinstance(seed, int) else None
+    return seed if isinstance(seed, int) else begun_seed(out)
