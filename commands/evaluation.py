@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ from commands.evaluation_replay import ReplayStage, replay_stage
 from commands.evaluation_report import report_of, shown_files
 from commands.live_part import BLOCKS_FOLDER, PLAN_FILE, Plan, without_paths
 from commands.recorded import begun_seed
-from configs.command import chosen_seed
+from configs.command import INTERRUPTED, TERMINATED, chosen_seed
 from configs.schema import Config
 from decoding.artifacts import read_json, write_json
 from decoding.exported_cycle import Exported, load_policy
@@ -132,10 +134,14 @@ def decode_live(plan: Plan, folder: Path) -> None:
     repeats = sorted({block.repeat for block in plan.blocks})
     print(f"{len(plan.arms)} arms, {len(plan.blocks)} blocks, {len(repeats)} processes, live in {folder}")
     for repeat in repeats:
-        command = [sys.executable, "-m", "commands.live_part", str(file.absolute()), str(repeat)]
+        part = [str(file.absolute()), str(repeat), str(os.getpid())]
+        command = [sys.executable, "-m", "commands.live_part", *part]
         code = subprocess.run(command, cwd=Path(__file__).parent.parent, check=False).returncode
-        if code == 130:
+        if code in (INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
+        if code < 0 or code == TERMINATED:
+            name = "SIGTERM" if code == TERMINATED else signal.Signals(-code).name
+            raise ValueError(f"repeat {repeat + 1} was killed ({name}): the same command goes on from there")
         if code:
             raise ValueError(f"repeat {repeat + 1} of the live part ended with exit code {code}, see above")
 
