@@ -17,6 +17,7 @@ import pytest
 from made_up import LEARNED, PLAIN, by_hand, fixed, report_of
 from made_up_whole import whole_report
 
+import evaluate
 from commands import evaluation_rules
 from commands.evaluation import _begun_seed
 from commands.evaluation_arms import check_names, left_out
@@ -183,3 +184,14 @@ def test_replay_groups_texts_as_the_workload_does() -> None:
     assert texts.groups == ("one", "one", "c")  # what the workload does not know is named by its question
     assert texts.temperature_T.tolist() == [0, 1, 2]
     assert texts.tokens_T.tolist() == [3, 2, 4]
+
+
+@pytest.mark.parametrize(("name", "flag"), [("learned", "--policy DIR"), ("ltd", "--beside ltd=DIR")])
+def test_a_report_whose_policy_was_moved_says_how_to_name_it(
+    name: str, flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "report.json"
+    folders = {name: str(tmp_path / "gone")}
+    path.write_text(whole_report(policy_folders=folders).model_dump_json(), encoding="utf-8")
+    assert evaluate.main(["--from", str(path), "--out", str(tmp_path / "out")]) == 2
+    assert f"is no longer in {tmp_path / 'gone'}: name it with {flag}" in capsys.readouterr().err
