@@ -12,7 +12,7 @@ from decoding.controller import PlainController
 from evaluation.arm_results import Roles, arm_result, main_observations
 from evaluation.protocol import Arm, FixedSetting, Observation
 from evaluation.report import pairs_of
-from tests.made_up import LEARNED, PLAIN, by_hand, report_of
+from tests.made_up import LEARNED, PLAIN, by_hand, printed, report_of
 
 GROUPS = 12
 BEST = Arm("best fixed", PlainController, "fixed", FixedSetting("merged", 2, 5))
@@ -92,7 +92,8 @@ def test_the_rest_is_compared_with_plain_decoding_of_its_own_texts() -> None:
     assert report.by_category["(none)"].keys() == {arm.name for arm in ARMS} - {"corner"}
     assert report.free_running == {}
     assert "best fixed again" not in [f"{one.drafter} {one.draft_depth}" for one in report.grid]
-    assert len(report.grid) == 3
+    assert len(report.grid) == 2
+    assert "corner (2 texts only)" in printed(report)
 
 
 def test_the_check_and_the_overhead() -> None:
