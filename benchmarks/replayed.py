@@ -39,7 +39,7 @@ from decoding.decision_table import DecisionTable
 from decoding.decision_walk import Decide, replay_texts
 from decoding.decisions import Decisions
 from decoding.machine import use_threads
-from decoding.profile import CostProfile
+from decoding.profile import PROFILE_FILE, CostProfile
 from decoding.setting import Setting
 from decoding.workload import default_group
 from policies.baselines import ExpectedGain, constant
@@ -88,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(config: Config, folder: Path, texts: Path | None, bound: bool, out: Path) -> None:
     """Measure, print, and write `OUT/replayed.json`."""
+    config = with_made(config, folder)
     given = config.policy.cycle
     texts = texts or given.validation_traces
     if given.traces is None or texts is None or given.profiles is None:
@@ -110,6 +111,24 @@ def run(config: Config, folder: Path, texts: Path | None, bound: bool, out: Path
         print_rows(console, f"{name}: {next(iter(rows.values()))['texts']} texts", rows)
     write_json(out / "replayed.json", found)
     print(f"wrote {out / 'replayed.json'}")
+
+
+def with_made(config: Config, folder: Path) -> Config:
+    """Recordings and profiles that the configuration does not name and that `train.py policy` made in its
+    folder."""
+    given = config.policy.cycle
+    made = {
+        "traces": folder / "traces" / "train",
+        "validation_traces": folder / "traces" / "validation",
+        "profiles": sorted((folder / "profile").glob(f"*/{PROFILE_FILE}")),
+    }
+    update = {
+        name: value
+        for name, value in made.items()
+        if getattr(given, name) is None and (value if isinstance(value, list) else value.exists())
+    }
+    cycle = given.model_copy(update=update)
+    return config.model_copy(update={"policy": config.policy.model_copy(update={"cycle": cycle})})
 
 
 def trained(folder: Path, decisions: Decisions) -> dict[str, list[Decide]]:

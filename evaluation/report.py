@@ -83,7 +83,7 @@ def build_report(
         arms=results,
         grid=[
             GridPoint(**asdict(arm.setting), tokens_per_second=rates[arm.name])
-            for arm in arms
+            for arm in main
             if arm.setting is not None and arm.name != roles.again
         ],
         comparisons=comparisons,

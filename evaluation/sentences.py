@@ -73,7 +73,7 @@ def same_arm(report: Report) -> str:
     interval = ""
     if aa.low is not None and aa.high is not None:
         interval = f" (99.9 % interval {(aa.low - 1) * 100:+.1f} to {gain(aa.high)})"
-    found = f"{aa.b} against {aa.a}, the same setting, came to {gain(aa.ratio)}{interval}"
+    found = f"{aa.a} over {aa.b}, the same setting, came to {gain(aa.ratio)}{interval}"
     if not aa.usable:
         return f"Unusable: {found}. Nothing may differ from itself: no difference of this run is claimed."
     if aa.half_width is None:
@@ -150,10 +150,9 @@ def bound(report: Report) -> str | None:
 
 
 def speed_and_tau(report: Report) -> str | None:
-    """Whether the arm that accepts most is also the fastest."""
-    # Those that decoded all prompts: the speeds of others are of other texts.
-    main = {name for part in report.by_temperature.values() for name in part}
-    arms = {name: arm for name, arm in report.arms.items() if name in main or not main}
+    """Whether the arm that accepts most is also the fastest, of those that decoded all prompts."""
+    most = max(arm.requests for arm in report.arms.values())
+    arms = {name: arm for name, arm in report.arms.items() if arm.requests == most}
     if len(arms) < 2:
         return None
     by_speed = sorted(arms, key=lambda name: arms[name].tokens_per_second, reverse=True)

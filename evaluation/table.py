@@ -17,8 +17,10 @@ from evaluation.schema_parts import GridPoint
 def print_report(report: Report, console: Console) -> None:
     """Print the tables, then what is said about texts, load, noise and speed, a line each."""
     console.print(_arms(report))
-    for key in dict.fromkeys((point.drafter, point.lookup_depth) for point in report.grid):
-        console.print(_grid([point for point in report.grid if (point.drafter, point.lookup_depth) == key]))
+    for drafter, lookup in dict.fromkeys((one.drafter, one.lookup_depth) for one in report.grid):
+        points = [one for one in report.grid if (one.drafter, one.lookup_depth) == (drafter, lookup)]
+        if report.replay is None:  # else the whole grid was replayed, and the page shows it
+            console.print(_grid(points))
     if report.replay is not None:
         console.print(_replay(report.replay))
     if report.comparisons:
@@ -47,10 +49,13 @@ def _arms(report: Report) -> Table:
     table.add_column("arm")
     for heading in ("tokens/s", "x plain", "tau", "policy %", "text equal"):
         table.add_column(heading, justify="right")
-    fastest = max(arm.tokens_per_second for arm in report.arms.values())
+    most = max(arm.requests for arm in report.arms.values())
+    fastest = max(arm.tokens_per_second for arm in report.arms.values() if arm.requests == most)
     for name, arm in report.arms.items():
+        # On other texts than the others' tokens per second: only its multiple of plain decoding compares.
+        few = "" if arm.requests == most else f" ({arm.requests} texts only)"
         table.add_row(
-            escape(name),
+            escape(name + few),
             f"{arm.tokens_per_second:.1f}",
             f"{arm.speedup_vs_plain:.2f}",
             f"{arm.tau:.2f}",

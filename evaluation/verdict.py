@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from evaluation.schema_parts import ComparisonResult, SameArm
@@ -46,7 +47,7 @@ def verdict(
     rivals.sort(key=lambda name: rates[name], reverse=True)  # the one to beat comes first
     rows = [_between(subject, rival, comparisons) for rival in rivals]
     clauses = [
-        f"{_gain(row.ratio)} than {names[row.b]} {_certainty(row, len(comparisons), confidence)}"
+        f"{_gain(row.ratio)} than {names[row.b]} {_certainty(row, len(comparisons), confidence, same)}"
         for row in rows
     ]
     join = "and" if (rows[0].ratio >= 1) == (rows[-1].ratio >= 1) else "but"
@@ -73,15 +74,24 @@ def _gain(ratio: float) -> str:
     return f"{abs(ratio - 1) * 100:.1f} % {word} tokens per second"
 
 
-def _certainty(row: ComparisonResult, comparisons: int, confidence: float) -> str:
+def _certainty(row: ComparisonResult, comparisons: int, confidence: float, same: SameArm | None) -> str:
     if row.low is None or row.high is None:
         return "(no interval)"
     excludes = row.low > 1 or row.high < 1
     says = "excludes 0" if excludes else "includes 0"
     if excludes and not row.claimed:
-        says += f", but not after Holm's correction for {comparisons} comparisons"
+        says += f", but {_why_not(row, comparisons, same)}"
     low, high = (row.low - 1) * 100, (row.high - 1) * 100
     return f"({confidence * 100:g} % interval {low:+.1f} % to {high:+.1f} %, which {says})"
+
+
+def _why_not(row: ComparisonResult, comparisons: int, same: SameArm | None) -> str:
+    """What keeps a ratio whose interval excludes 1 from being a claim."""
+    if same is not None and not same.usable:
+        return "this run shows nothing"
+    if same is not None and same.half_width is not None and abs(math.log(row.ratio)) <= same.half_width:
+        return "one arm measured twice differs from itself by as much"
+    return f"not after Holm's correction for {comparisons} comparisons"
 
 
 def _unusable(same: SameArm) -> str:

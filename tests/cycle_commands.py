@@ -17,6 +17,8 @@ SMALL: dict[str, object] = {
     "evaluation.verification_sizes": "[4]",
     "evaluation.prompts": 2,
     "evaluation.max_new_tokens": 8,
+    "evaluation.rules": "[]",
+    "evaluation.other_cores": 100,
     "sampling.max_new_tokens": 12,
     "workload.train_prompts": 3,
     "workload.validation_prompts": 2,

@@ -50,6 +50,8 @@ def flags(place: Path, out: Path) -> list[str]:
         "evaluation.prompts": 3,
         "evaluation.max_new_tokens": 8,
         "evaluation.rest_prompts": 2,
+        "evaluation.rules": "[]",
+        "evaluation.other_cores": 100,
         "traces.max_new_tokens": 8,
         "traces.draft_depth": 4,
         "policy.cycle.verification_sizes": "[1,2,4]",

@@ -226,7 +226,7 @@ def test_an_evaluation_is_repeated_from_its_report(made: Path, tmp_path: Path) -
         ({}, ["--beside", "x={nowhere}"], "policy.json does not exist"),
         ({}, ["--beside", "x={policy}", "--beside", "x={policy}"], "--beside names one arm twice"),
         ({"evaluation__temperatures": "[0.5]"}, [], "none at 0.5: record that one too"),
-        ({"evaluation__regimes": "{made}/report.json"}, [], "holds no such rows (0.learned"),
+        ({"evaluation__regimes": "{made}/training.json"}, [], "holds no such rows (regimes:"),
         ({"evaluation__cross_check": "{made}/policy/policy.json"}, [], "holds no such rows (cross_check:"),
         ({"workload__categories": "[none]"}, [], "none"),
         ({"policy__cycle__profiles": "nowhere.json"}, [], "does not exist"),

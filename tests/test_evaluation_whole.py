@@ -105,7 +105,7 @@ def test_arms_of_other_texts_take_no_part_in_ranks() -> None:
     whole = whole_report()
     best = roles(whole).best_fixed
     assert best is not None
-    corner = whole.arms[best].model_copy(update={"tokens_per_second": 1e4, "tau": 50.0})
+    corner = whole.arms[best].model_copy(update={"tokens_per_second": 1e4, "tau": 50.0, "requests": 2})
     report = whole.model_copy(update={"arms": {**whole.arms, "corner": corner}})
     assert roles(report).best_fixed == best
     assert sentences.speed_and_tau(report) == sentences.speed_and_tau(whole)

@@ -101,6 +101,10 @@ def test_it_says_of_a_training_what_the_training_said_of_itself(
     assert found[replayed.PPO]["over_full_information"][0] == pytest.approx(over, rel=1e-6)
     speeds = {name: row["over_plain"][0] for name, row in found.items()}
     assert max(speeds.values()) == speeds[replayed.CLAIRVOYANT]
+    # Recordings and profiles that the training made itself need not be named.
+    own = flags(folder, head, tmp_path / "own")
+    assert replayed.main([*own, "--run", str(made)]) == 0
+    assert json.loads((tmp_path / "own" / "replayed.json").read_text())["T 0"] == found
     # What a profile of this moment says may make plain decoding the best constant.
     constants = [value for name, value in speeds.items() if name.startswith(("the same, ", "plain"))]
     assert max(constants) == pytest.approx(speeds[replayed.HINDSIGHT], rel=1e-6)
@@ -114,7 +118,7 @@ def test_mistakes_are_one_line(
     unnamed = flags(folder, head, tmp_path / "r")
     cases = [
         ([*mine, "--run", str(tmp_path)], "holds no finished training: train.py policy makes one"),
-        ([*unnamed, "--run", str(made)], "must be given: record first"),
+        ([*unnamed, "--run", str(tmp_path)], "must be given: record first"),
         ([*mine, "--run", str(made), "--texts", str(tmp_path)], "holds no recording"),
         (
             [*mine, "--set=policy.cycle.verification_sizes=[1,2]", "--run", str(made)],

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from evaluation.report import write_report
 from evaluation.schema import Report, json_schema
-from evaluation.schema_parts import ComparisonResult
+from evaluation.schema_parts import ComparisonResult, SameArm
 from evaluation.verdict import verdict
 
 
@@ -182,3 +182,24 @@ def test_what_only_holds_without_holm_is_not_claimed() -> None:
         "Undecided: the learned policy decoded 3.0 % more tokens per second than plain decoding (95 % "
         "interval +1.0 % to +5.0 %, which excludes 0, but not after Holm's correction for 2 comparisons)."
     )
+
+
+@pytest.mark.parametrize(
+    ("usable", "half_width", "says"),
+    [
+        (False, 0.001, "but this run shows nothing"),
+        (True, 0.04, "but one arm measured twice differs from itself by as much"),
+        (True, 0.001, "but not after Holm's correction for 1 comparisons"),
+    ],
+)
+def test_why_a_difference_is_no_claim(usable: bool, half_width: float, says: str) -> None:
+    row = ComparisonResult(
+        a="learned", b="plain", ratio=1.03, low=1.01, high=1.05, claimed=False, ratio_of_sums=1.03, groups=30,
+        p_value=0.03,
+    )  # fmt: skip
+    same = SameArm(a="x", b="y", ratio=1.02, low=1.01, high=1.03, half_width=half_width, usable=usable)
+    said = verdict(
+        {"plain": 10, "learned": 10.3}, [row], plain="plain", learned="learned", best_fixed=None, same=same
+    )
+    assert says in said
+    assert said.startswith("Unusable: one arm measured twice differs from itself by +2.0 %") != usable
