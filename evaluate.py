@@ -120,6 +120,11 @@ def repeated(options: argparse.Namespace) -> Config:
         options.policy = folders.get(LEARNED)
     if not options.beside:
         options.beside = [(name, folder) for name, folder in folders.items() if name != LEARNED]
+    used = dict(options.beside) | ({LEARNED: options.policy} if options.policy else {})
+    for name, folder in used.items():
+        if folders.get(name) == folder and not folder.exists():
+            flag = "--policy DIR" if name == LEARNED else f"--beside {name}=DIR"
+            raise ValueError(f"the policy of {options.report} is no longer in {folder}: name it with {flag}")
     return config_with(report.config, str(options.report), options.overrides)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,18 +15,19 @@ import torch
 from rich.console import Console
 
 from commands.decoder import decoder_with
-from commands.evaluation_arms import check_names, live_arms
+from commands.evaluation_arms import check_names, left_out, live_arms
 from commands.evaluation_replay import ReplayStage, replay_stage
 from commands.evaluation_report import report_of, shown_files
 from commands.live_part import BLOCKS_FOLDER, PLAN_FILE, Plan, without_paths
-from configs.command import chosen_seed
+from commands.recorded import begun_seed
+from configs.command import INTERRUPTED, TERMINATED, chosen_seed
 from configs.schema import Config
 from decoding.artifacts import read_json, write_json
 from decoding.exported_cycle import Exported, load_policy
 from decoding.machine import use_threads
 from decoding.workload import Request, load_workload, select
 from evaluation.block_store import BlockStore, rows_of
-from evaluation.blocks import Rules, plan_blocks
+from evaluation.blocks import Rules, check_kept, plan_blocks
 from evaluation.html import write_html
 from evaluation.report import write_report
 from evaluation.table import print_report
@@ -44,7 +47,7 @@ def evaluate(config: Config, policy: Path | None, beside: Mapping[str, Path], ou
     requests = test_requests(config)
     folders = ({LEARNED: policy} if policy else {}) | dict(beside)
     policies = {name: load_policy(folder) for name, folder in folders.items()}
-    check_names(config, policies)
+    check_names(config, policies, beside)
     shown_files(config)
     seed = _begun_seed(out) if config.seed is None else None
     config = config.model_copy(update={"seed": chosen_seed(config) if seed is None else seed})
@@ -52,10 +55,10 @@ def evaluate(config: Config, policy: Path | None, beside: Mapping[str, Path], ou
     decoder = decoder_with(config, policy)
     decoder.check_prompts({request.question_id: request.turns[0] for request in requests})
     stage = replay_stage(config, out, policies)
-    for warning in stage.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
     half = decoder.target.dtype in (torch.float16, torch.bfloat16)
     plan = make_plan(config, requests, stage, folders, policies, half)
+    for warning in (*stage.warnings, *left_out(config, plan.arms)):
+        print(f"warning: {warning}", file=sys.stderr)
     decode_live(plan, out / LIVE_FOLDER)
     kept = BlockStore(out / LIVE_FOLDER / BLOCKS_FOLDER).kept()
     report = report_of(config, decoder, requests, stage, plan, kept, policies.get(LEARNED), out)
@@ -124,15 +127,21 @@ def decode_live(plan: Plan, folder: Path) -> None:
                 f"{folder} was begun with other {', '.join(other)}: give another --out, or remove it to begin"
                 " again"
             )
+    store = BlockStore(folder / BLOCKS_FOLDER)
+    check_kept(store.kept(), plan.blocks, store)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(file, wanted)
     repeats = sorted({block.repeat for block in plan.blocks})
     print(f"{len(plan.arms)} arms, {len(plan.blocks)} blocks, {len(repeats)} processes, live in {folder}")
     for repeat in repeats:
-        command = [sys.executable, "-m", "commands.live_part", str(file.absolute()), str(repeat)]
+        part = [str(file.absolute()), str(repeat), str(os.getpid())]
+        command = [sys.executable, "-m", "commands.live_part", *part]
         code = subprocess.run(command, cwd=Path(__file__).parent.parent, check=False).returncode
-        if code == 130:
+        if code in (INTERRUPTED, -signal.SIGINT):
             raise KeyboardInterrupt
+        if code < 0 or code == TERMINATED:
+            name = "SIGTERM" if code == TERMINATED else signal.Signals(-code).name
+            raise ValueError(f"repeat {repeat + 1} was killed ({name}): the same command goes on from there")
         if code:
             raise ValueError(f"repeat {repeat + 1} of the live part ended with exit code {code}, see above")
 
@@ -149,7 +158,7 @@ def test_requests(config: Config) -> list[Request]:
 
 
 def _begun_seed(out: Path) -> int | None:
-    """The seed that the live part in `out` was begun with; None if there is none."""
+    """The seed that the live part in `out` was begun with, else recordings there; None if there are none."""
     file = out / LIVE_FOLDER / PLAN_FILE
     seed: Any = read_json(file, "plan").get("seed") if file.exists() else None
-    return seed if isinstance(seed, int) else None
+    return seed if isinstance(seed, int) else begun_seed(out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from commands.evaluation_replay import ReplayStage
@@ -17,22 +17,46 @@ from policies.baselines.rules import RULES, rule_called
 
 PLAIN, USUAL, BEST, SECOND, AGAIN = "plain", "usual", "best fixed", "second fixed", "best fixed again"
 OVERRIDDEN = "policy overridden"
-CORNERS = "corners"
+CORNERS, CORNER = "corners", "corner "
+IN_HINDSIGHT, CLAIRVOYANT = "best fixed in hindsight", "clairvoyant"  # in replay alone
 LEARNED = "learned"
 
 
-def check_names(config: Config, policies: Iterable[str]) -> None:
-    """ValueError for an arm that there is not, or a policy's name that an arm has already."""
+def check_names(config: Config, policies: Iterable[str], beside: Iterable[str]) -> None:
+    """ValueError for an arm that there is not, or a further policy's name that an arm has already.
+
+    Args:
+        policies: names of all policies. beside: of those that --beside named.
+    """
     for name in config.evaluation.rules or []:
         rule_called(name)
     own = [PLAIN, USUAL, BEST, SECOND, AGAIN, EXPECTED_GAIN, OVERRIDDEN, CORNERS, *RULES]
-    taken = [name for name in policies if name in own]
+    replayed = [IN_HINDSIGHT, CLAIRVOYANT]
+    taken = [name for name in beside if name in (LEARNED, *own, *replayed) or name.startswith(CORNER)]
     if taken:
         raise ValueError(f"--beside {taken[0]}=..: an arm has that name already, choose another")
     known = [*own, *policies]
     unknown = [name for name in config.evaluation.arms or [] if name not in known]
     if unknown:
         raise ValueError(f"evaluation.arms: unknown arm {unknown[0]!r}; there are {', '.join(known)}")
+
+
+def left_out(config: Config, arms: Sequence[ArmSpec]) -> list[str]:
+    """Arms that the configuration names and that are not among these: a line for each."""
+    there = {CORNERS if arm.name.startswith(CORNER) else arm.name for arm in arms}
+    given, said = config.evaluation, []
+    for name in dict.fromkeys(given.arms or []):
+        if name in there:
+            continue
+        why = "there is none in this run"
+        if name in RULES and given.rules is not None and name not in given.rules:
+            why = "evaluation.rules leaves it out"
+        elif name == CORNERS or name in RULES:
+            why = "evaluation.rest_prompts is 0"
+        elif name == OVERRIDDEN:
+            why = "there is no --policy of single cycles"
+        said.append(f"evaluation.arms names {name!r}, which is not decoded: {why}")
+    return said
 
 
 def live_arms(
@@ -46,7 +70,7 @@ def live_arms(
     return [
         arm
         for arm in every
-        if arm.name in (PLAIN, *names) or (arm.name.startswith("corner ") and CORNERS in names)
+        if arm.name in (PLAIN, *names) or (arm.name.startswith(CORNER) and CORNERS in names)
     ]
 
 
@@ -75,7 +99,7 @@ def _every(
         yield ArmSpec(OVERRIDDEN, "rule", asked, tuned=f"asks the policy, does {best}")
     if config.evaluation.rest_prompts:
         for setting in _corners(config, stage):
-            yield _fixed(f"corner {setting}", setting, drafter, lookup, "a corner of the grid", rest=True)
+            yield _fixed(f"{CORNER}{setting}", setting, drafter, lookup, "a corner of the grid", rest=True)
 
 
 def _fixed(name: str, setting: Setting, drafter: str, lookup: int, tuned: str, rest: bool = False) -> ArmSpec:

@@ -5,7 +5,7 @@ Legend: T texts, B questions, F features, A actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from decoding.decisions import Decisions
 from decoding.exported_cycle import Exported, ExportedCycle
 from decoding.profile import CostProfile
 from decoding.setting import Setting
-from decoding.workload import default_group
+from decoding.workload import Request, default_group, load_workload
 from evaluation.replayed import ReplayedArm, Texts, edge_warnings
 from policies.baselines import best_constant
 from policies.baselines.offers import Offers
@@ -127,7 +127,7 @@ def replay_stage(config: Config, out: Path, policies: Mapping[str, Exported]) ->
     drafter = headers(folders[0])[0].drafter
     return ReplayStage(
         decisions=decisions,
-        texts=_texts(test),
+        texts=texts_of(test, load_workload(config.workload.files)),
         arms=arms,
         grid=grid,
         best=best,
@@ -162,12 +162,14 @@ def grid_decisions(config: Config, folders: Sequence[Path], policies: Sequence[E
     return wanted
 
 
-def _texts(recorded: Recorded) -> Texts:
+def texts_of(recorded: Recorded, workload: Iterable[Request]) -> Texts:
+    """The recorded texts, in the groups that the workload gives its questions: those of the live part."""
     table = recorded.table
+    known = {request.question_id: request.group for request in workload}
     return Texts(
         table.names,
         tuple(
-            default_group(name, language or None)
+            known.get(name) or default_group(name, language or None)
             for name, language in zip(table.names, table.languages, strict=True)
         ),
         table.categories,

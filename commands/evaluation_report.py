@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from commands.evaluation_arms import AGAIN, BEST, OVERRIDDEN, SECOND
+from commands.evaluation_arms import AGAIN, BEST, LEARNED, OVERRIDDEN, SECOND
 from commands.evaluation_replay import ReplayStage
 from commands.live_part import Plan
 from commands.recorded import recording_folders
@@ -47,15 +48,19 @@ def report_of(
     out: Path,
 ) -> Report:
     """From replay, live blocks and the policy; `requests` are the main arms', `out` the report's folder."""
-    names = {arm.name for arm in plan.arms}
+    observations = [row for block in kept.values() for row in block.observations]
+    # The rest comes last: where time ran out before, nothing is known of it.
+    decoded = {row.arm for row in observations}
+    arms = [arm for arm in plan.arms if arm.name in decoded]
+    names = {arm.name for arm in arms}
     roles = Roles(
         best=tuple(name for name in (BEST, SECOND) if name in names),
         again=AGAIN if {AGAIN, BEST} <= names else None,
         overridden=OVERRIDDEN if {OVERRIDDEN, BEST} <= names else None,
-        rest=frozenset(arm.name for arm in plan.arms if arm.rest),
-        about={arm.name: (arm.source, arm.tuned) for arm in plan.arms},
+        rest=frozenset(arm.name for arm in arms if arm.rest),
+        repeats=config.evaluation.repeats,
+        about={arm.name: (arm.source, arm.tuned) for arm in arms},
     )
-    observations = [row for block in kept.values() for row in block.observations]
     records: dict[tuple[str, int], Sequence[CycleRecord]] = {
         (observation.arm, observation.block): cycles
         for block in kept.values()
@@ -76,13 +81,17 @@ def report_of(
         "reruns": sum(block.attempts > 1 for block in kept.values()),
         "disturbed": sum(block.other_cores > rules.other_cores for block in kept.values()),
         "forced_text": rules.forced > 0,
-        "command": f"python evaluate.py --from {out / 'report.json'} --out {out}-again",
+        "command": shlex.join(
+            ["python", "evaluate.py", "--from", str(out / "report.json"), "--out", f"{out}-again"]
+        ),
         "blocks": len(kept),
         "blocks_planned": len(plan.blocks),
-        "policy_folders": {arm.name: arm.how["policy"] for arm in plan.arms if arm.kind == "learned"},
+        # The main policy also where its own arm is not decoded: all arms draft with its scores.
+        "policy_folders": ({LEARNED: plan.policy} if plan.policy else {})
+        | {arm.name: arm.how["policy"] for arm in plan.arms if arm.kind == "learned"},
     }
     return build_report(
-        plan.arms,
+        arms,
         observations,
         workload=describe_workload(
             config.model_dump(mode="json")["workload"]["files"], "test", requests, given.repeats

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -98,9 +100,10 @@ def tuned_rules(
         say: called with (rules done, rules, what is tried).
     """
     rules = [rule_called(name) for name in names]
-    wanted = dict(identity) | {"offers": repr(offers)}
+    # As JSON says it, where a tuple is a list: what is read back must equal what was written.
+    wanted = _as_json(dict(identity) | {"offers": repr(offers)})
     known: dict[str, Any] = read_json(file, "tuned rules") if file.exists() else {}
-    if known.get("identity") != wanted:
+    if known.get("identity") != wanted or not isinstance(known.get("rules"), dict):
         known = {"identity": wanted, "rules": {}}
     for done, rule in enumerate(rules):
         if rule.name in known["rules"]:
@@ -110,12 +113,26 @@ def tuned_rules(
             say(done, len(rules), f"{name} {trial.parameters}")
 
         one = tune(rule, lambda: chain.from_iterable(one.sessions() for one in validation), offers, tell)
-        known["rules"][rule.name] = one.to_json()
+        known["rules"][rule.name] = _as_json(one.to_json())
         write_json(file, known)
-    found = [(rule.name, known["rules"][rule.name]) for rule in rules]
-    return [
-        TunedRule(name, one["parameters"], float(one["seconds"]), len(one["tried"])) for name, one in found
-    ]
+    try:
+        return [_tuned(rule.name, known["rules"][rule.name], offers) for rule in rules]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"tuned rules {file} are damaged ({error}): remove the file, and they are tuned again"
+        ) from None
+
+
+def _tuned(name: str, raw: Mapping[str, Any], offers: Offers) -> TunedRule:
+    rule_factory(name, raw["parameters"], offers)()
+    found = TunedRule(name, raw["parameters"], float(raw["seconds"]), len(raw["tried"]))
+    if not 0 < found.seconds < math.inf:
+        raise ValueError(f"{name} takes {found.seconds} seconds")
+    return found
+
+
+def _as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
 
 
 def offers_of(texts: Sequence[RecordedTexts], most: int) -> Offers:

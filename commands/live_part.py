@@ -1,4 +1,5 @@
-"""One repeat of a live evaluation, as a process of its own: `python -m commands.live_part PLAN REPEAT`.
+"""One repeat of a live evaluation, as a process of its own: `python -m commands.live_part PLAN REPEAT PID`,
+PID of the evaluation, without which it ends.
 
 A fresh process has memory laid out anew, its own threads and caches: what a whole process is lucky or unlucky
 with is part of the spread between repeats, not of every number alike.
@@ -6,14 +7,22 @@ with is part of the spread between repeats, not of every number alike.
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # An interrupt while modules are imported ends it without a traceback; `exit_code` handles later ones.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from commands.alone import alone_in
 from commands.decoder import load_decoder
 from commands.live_arms import ArmMaker, ArmSpec
 from configs.command import exit_code, progress
@@ -97,7 +106,7 @@ def _tuple(value: Any) -> Any:
 
 def digest(path: Path) -> str:
     """SHA-256 of a file, or of the files of a folder."""
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
     return hashlib.sha256(b"".join(one.read_bytes() for one in files)).hexdigest()
 
 
@@ -114,13 +123,26 @@ def without_paths(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Decode the repeat's blocks that are not there yet."""
-    file, repeat = sys.argv[1:] if arguments is None else arguments
-    return exit_code(lambda: run_part(Path(file), int(repeat)), "the same command goes on from there")
+    file, repeat, parent = sys.argv[1:] if arguments is None else arguments
+
+    def run() -> None:
+        with alone_in(Path(file).parent):  # a parent that was killed may have left one that still decodes
+            run_part(Path(file), int(repeat), int(parent))
+
+    return exit_code(run, "the same command goes on from there")
 
 
-def run_part(file: Path, repeat: int) -> None:
-    """Load, make the arms, decode."""
+def run_part(file: Path, repeat: int, parent: int) -> None:
+    """Load, make the arms, decode; end after the block at hand once the process `parent` is gone.
+
+    Raises:
+        ValueError: the plan is damaged, or a file that it names is another than when it was made.
+    """
     plan = Plan.load(file)
+    known = read_json(file, "plan")["digests"]
+    for path in known:
+        if digest(Path(path)) != known[path]:
+            raise ValueError(f"{path} was changed while it was evaluated: put it back, or give another --out")
     blocks = [block for block in plan.blocks if block.repeat == repeat]
     use_threads(plan.config.threads)
     decoder = load_decoder(plan.config)
@@ -143,6 +165,12 @@ def run_part(file: Path, repeat: int) -> None:
         for temperature in temperatures
     }
     with progress(f"repeat {repeat + 1}") as show:
+
+        def tell(done: int, total: int, note: str) -> None:
+            show(done, total, note)
+            if os.getppid() != parent:
+                raise KeyboardInterrupt
+
         run_blocks(
             blocks,
             arms,
@@ -150,7 +178,7 @@ def run_part(file: Path, repeat: int) -> None:
             lambda temperature: opener(decoder, temperature),
             BlockStore(file.parent / BLOCKS_FOLDER),
             plan.rules,
-            show,
+            tell,
         )
 
 

@@ -54,7 +54,7 @@ def tuned_arms(
         "question": question,
         "temperatures": temperatures,
     }
-    names = list(RULES) if config.evaluation.rules is None else config.evaluation.rules
+    names = list(RULES) if config.evaluation.rules is None else list(dict.fromkeys(config.evaluation.rules))
     offers = offers_of(validation, min(one.max_size for one in costs))
     with progress("tuning rules") as show:
         tuned = tuned_rules(names, validation, offers, identity, file, show)

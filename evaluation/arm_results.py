@@ -38,6 +38,8 @@ class Roles:
         again: the first of `best` under a second name.
         overridden: a learned arm that does what the first of `best` does.
         rest: arms that decoded a few prompts only, in repeats of their own.
+        repeats: that the main arms decode, from 0 on; later ones are apart, whoever decodes there. None:
+            those are apart in which an arm of the rest decodes.
         about: of an arm its source and what was tuned.
     """
 
@@ -45,6 +47,7 @@ class Roles:
     again: str | None = None
     overridden: str | None = None
     rest: frozenset[str] = frozenset()
+    repeats: int | None = None
     about: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
 
@@ -95,7 +98,9 @@ def arm_result(
 
 
 def main_observations(observations: Sequence[Observation], roles: Roles) -> list[Observation]:
-    """Without the repeats that the rest decoded."""
+    """Without the repeats that the rest decoded, and those in which main arms ran freely."""
+    if roles.repeats is not None:
+        return [row for row in observations if row.repeat < roles.repeats]
     apart = {row.repeat for row in observations if row.arm in roles.rest}
     return [row for row in observations if row.repeat not in apart]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -68,6 +69,10 @@ class BlockStore:
         """All blocks, by number. ValueError names a file that is damaged."""
         return {one.number: one for one in map(_read, sorted(self._folder.glob("block-*.parquet")))}
 
+    def path(self, number: int) -> Path:
+        """Of a block's file."""
+        return self._folder / _file_name(number)
+
     def keep(self, block: Kept, before: Kept | None = None) -> Kept:
         """Write a block; of two attempts the one with the least other load stays. Returns what stays."""
         if before is not None:
@@ -88,7 +93,7 @@ class BlockStore:
             "observations": [_without_cycles(one) for one in block.observations],
         }
         table = pa.Table.from_pylist(rows, schema=CYCLES.with_metadata({_KEY: json.dumps(about).encode()}))
-        with atomic_path(self._folder / f"block-{block.number:06}.parquet") as temporary:
+        with atomic_path(self.path(block.number)) as temporary:
             pq.write_table(table, temporary, compression="zstd")
         return block
 
@@ -101,6 +106,10 @@ def rows_of(blocks: Mapping[int, Kept]) -> list[dict[str, Any]]:
         for observation, records in zip(block.observations, block.records, strict=True)
         for number, record in enumerate(records)
     ]
+
+
+def _file_name(number: int) -> str:
+    return f"block-{number:06}.parquet"
 
 
 def _without_cycles(observation: Observation) -> dict[str, Any]:
@@ -117,10 +126,22 @@ def _read(path: Path) -> Kept:
         observations = [
             Observation(**one, cycles=summarise(records[one["arm"]])) for one in about.pop("observations")
         ]
-        return Kept(**about, observations=observations, records=[records[one.arm] for one in observations])
-    except (pa.ArrowInvalid, KeyError, TypeError, ValueError, OSError) as error:
+        block = Kept(**about, observations=observations, records=[records[one.arm] for one in observations])
+        _check(block, path)
+        return block
+    except (pa.ArrowInvalid, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"block {path} is damaged ({reason}): remove it, and it is decoded again") from None
+
+
+def _check(block: Kept, path: Path) -> None:
+    """ValueError for a number that no clock gives, or a block under another's name."""
+    if path.name != _file_name(block.number):
+        raise ValueError(f"it holds block {block.number}")
+    cycles = [one.seconds.total for some in block.records for one in some]
+    prefills = [one.prefill_seconds for one in block.observations]
+    if not all(math.isfinite(one) for one in (block.other_cores, block.wall_seconds, *prefills, *cycles)):
+        raise ValueError("a time in it is not finite")
 
 
 def _record(row: Mapping[str, Any]) -> CycleRecord:

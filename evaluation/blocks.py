@@ -86,6 +86,25 @@ def plan_blocks(
     return blocks
 
 
+def check_kept(kept: Mapping[int, Kept], blocks: Iterable[Block], store: BlockStore) -> None:
+    """ValueError names a file whose block is none of these: another run's."""
+    wanted = {
+        block.number: [
+            (name, block.question_id, block.temperature, block.repeat, place)
+            for place, name in enumerate(block.order)
+        ]
+        for block in blocks
+    }
+    for number, one in kept.items():
+        found = [
+            (row.arm, row.question_id, row.temperature, row.repeat, row.place) for row in one.observations
+        ]
+        if found != wanted.get(number):
+            raise ValueError(
+                f"{store.path(number)} is of another run: remove it, and its block is decoded again"
+            )
+
+
 def run_blocks(
     blocks: Sequence[Block],
     arms: Mapping[float, Mapping[str, Arm]],

@@ -216,7 +216,8 @@ def _overhead(
 ) -> ComparisonResult | None:
     if roles.overridden is None or not best:
         return None
-    return ComparisonResult(**asdict(compare(roles.overridden, best[0], observations, rng, confidence)))
+    found = compare(roles.overridden, best[0], observations, rng, confidence)
+    return ComparisonResult(**asdict(found) | {"claimed": False})  # outside of Holm's family
 
 
 def _never_drafted(result: ArmResult) -> bool:

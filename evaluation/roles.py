@@ -31,7 +31,11 @@ class Roles:
 def roles(report: Report) -> Roles:
     """Read off the arms' kinds."""
     again = report.aa.b if report.aa else None
-    fixed = [name for name, arm in report.arms.items() if arm.kind == "fixed" and name != again]
+    # Arms that decoded a few prompts only are no candidates: their speeds are of other texts.
+    main = {name for part in report.by_temperature.values() for name in part} or set(report.arms)
+    fixed = [
+        name for name, arm in report.arms.items() if arm.kind == "fixed" and name != again and name in main
+    ]
     return Roles(
         plain=_first(report, "plain"),
         learned=_first(report, "learned"),

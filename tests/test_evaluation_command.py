@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 import evaluate
 import train
+from commands import live_part
+from commands.alone import alone_in
 from evaluation.schema import Report
 from tests.cycle_commands import flags, given
 
@@ -143,6 +146,57 @@ def test_a_killed_run_goes_on_and_another_plan_is_refused(
         "was begun with other blocks, config, rules" in said or "was begun with other blocks, config" in said
     )
     assert "give another --out" in said
+
+
+def test_a_repeat_ends_with_its_evaluation_and_trusts_no_other_policy(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = tmp_path / "live"
+    shutil.copytree(made / "live", live)
+    blocks = sorted((live / "blocks").iterdir())
+    for path in blocks[:3]:
+        path.unlink()
+    plan, me = live / "plan.json", os.getppid()
+    assert live_part.main([str(plan), "0", str(me + 1)]) == 130
+    assert [path.exists() for path in blocks[:4]] == [True, False, False, True]
+    with alone_in(live):
+        assert live_part.main([str(plan), "0", str(me)]) == 2
+    assert f"another command is writing into {live}" in capsys.readouterr().err
+    raw = json.loads(plan.read_text(encoding="utf-8"))
+    raw["digests"] = {
+        path: "0" * 64 if path.endswith("policy") else one for path, one in raw["digests"].items()
+    }
+    plan.write_text(json.dumps(raw), encoding="utf-8")
+    assert live_part.main([str(plan), "0", str(me)]) == 2
+    assert "policy was changed while it was evaluated" in capsys.readouterr().err
+    assert not blocks[1].exists()
+
+
+def test_where_time_ran_out_the_rest_is_left_out(
+    made: Path, folder: Path, head: Path, tmp_path: Path
+) -> None:
+    shape: dict[str, Any] = {
+        "evaluation__arms": "[learned,corners]",
+        "evaluation__rules": "[]",
+        "evaluation__minutes": 1e-4,
+    }
+    assert evaluate.main(again(made, folder, head, tmp_path / "run", **shape)) == 0
+    report = report_of(tmp_path / "run")
+    assert {name: arm.requests for name, arm in report.arms.items()} == {"plain": 2, "learned": 2}
+    assert report.blocks == 2
+
+
+def test_freely_run_arms_are_apart_also_without_a_rest(
+    made: Path, folder: Path, head: Path, tmp_path: Path
+) -> None:
+    shape = {"evaluation__arms": "[usual]", "evaluation__rules": "[]", "evaluation__repeats": 1}
+    run = again(made, folder, head, tmp_path / "run", model__dtype="bfloat16", **shape)
+    assert evaluate.main(run) == 0
+    report = report_of(tmp_path / "run")
+    assert report.forced_text
+    assert {name: arm.requests for name, arm in report.arms.items()} == {"plain": 6, "usual": 6}
+    assert {name: arm.requests for name, arm in report.free_running.items()} == {"plain": 2, "usual": 2}
+    assert report.policy_folders == {"learned": str(made / "policy")}
 
 
 def test_an_evaluation_is_repeated_from_its_report(made: Path, tmp_path: Path) -> None:
