@@ -117,16 +117,14 @@ def with_made(config: Config, folder: Path) -> Config:
     """Recordings and profiles that the configuration does not name and that `train.py policy` made in its
     folder."""
     given = config.policy.cycle
-    made = {
-        "traces": folder / "traces" / "train",
-        "validation_traces": folder / "traces" / "validation",
-        "profiles": sorted((folder / "profile").glob(f"*/{PROFILE_FILE}")),
-    }
-    update = {
-        name: value
-        for name, value in made.items()
-        if getattr(given, name) is None and (value if isinstance(value, list) else value.exists())
-    }
+    update: dict[str, Any] = {}
+    for name, split in (("traces", "train"), ("validation_traces", "validation")):
+        made = folder / "traces" / split
+        if getattr(given, name) is None and made.exists():
+            update[name] = made
+    measured = sorted((folder / "profile").glob(f"*/{PROFILE_FILE}"))
+    if given.profiles is None and measured:
+        update["profiles"] = measured
     cycle = given.model_copy(update=update)
     return config.model_copy(update={"policy": config.policy.model_copy(update={"cycle": cycle})})
 
