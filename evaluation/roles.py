@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evaluation.schema import Report
+from evaluation.schema import ArmResult, Report
 from evaluation.schema_parts import ComparisonResult
 
 
@@ -31,16 +31,18 @@ class Roles:
 def roles(report: Report) -> Roles:
     """Read off the arms' kinds."""
     again = report.aa.b if report.aa else None
-    # Arms that decoded a few prompts only are no candidates: their speeds are of other texts.
-    main = {name for part in report.by_temperature.values() for name in part} or set(report.arms)
-    fixed = [
-        name for name, arm in report.arms.items() if arm.kind == "fixed" and name != again and name in main
-    ]
+    fixed = [name for name, arm in main_arms(report).items() if arm.kind == "fixed" and name != again]
     return Roles(
         plain=_first(report, "plain"),
         learned=_first(report, "learned"),
         best_fixed=max(fixed, key=lambda name: report.arms[name].tokens_per_second, default=None),
     )
+
+
+def main_arms(report: Report) -> dict[str, ArmResult]:
+    """Without those that decoded a few prompts only: their tokens per second are of other texts."""
+    main = {name for part in report.by_temperature.values() for name in part} or set(report.arms)
+    return {name: arm for name, arm in report.arms.items() if name in main}
 
 
 def comparison(report: Report, a: str | None, b: str | None) -> ComparisonResult | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from evaluation.roles import headline, roles
+from evaluation.roles import headline, main_arms, roles
 from evaluation.schema import Report
 from evaluation.schema_parts import ComparisonResult
 
@@ -151,8 +151,7 @@ def bound(report: Report) -> str | None:
 
 def speed_and_tau(report: Report) -> str | None:
     """Whether the arm that accepts most is also the fastest, of those that decoded all prompts."""
-    most = max(arm.requests for arm in report.arms.values())
-    arms = {name: arm for name, arm in report.arms.items() if arm.requests == most}
+    arms = main_arms(report)
     if len(arms) < 2:
         return None
     by_speed = sorted(arms, key=lambda name: arms[name].tokens_per_second, reverse=True)

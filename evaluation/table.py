@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evaluation import sentences
+from evaluation.roles import main_arms
 from evaluation.schema import Replay, Report
 from evaluation.schema_parts import GridPoint
 
@@ -49,11 +50,11 @@ def _arms(report: Report) -> Table:
     table.add_column("arm")
     for heading in ("tokens/s", "x plain", "tau", "policy %", "text equal"):
         table.add_column(heading, justify="right")
-    most = max(arm.requests for arm in report.arms.values())
-    fastest = max(arm.tokens_per_second for arm in report.arms.values() if arm.requests == most)
+    main = main_arms(report)
+    fastest = max(arm.tokens_per_second for arm in main.values())
     for name, arm in report.arms.items():
         # On other texts than the others' tokens per second: only its multiple of plain decoding compares.
-        few = "" if arm.requests == most else f" ({arm.requests} texts only)"
+        few = "" if name in main else f" ({arm.requests} texts only)"
         table.add_row(
             escape(name + few),
             f"{arm.tokens_per_second:.1f}",
@@ -61,7 +62,7 @@ def _arms(report: Report) -> Table:
             f"{arm.tau:.2f}",
             f"{arm.policy_overhead_fraction * 100:.2f}",
             "yes" if arm.text_equal else f"no ({arm.texts_unequal} of {arm.requests})",
-            style="bold" if arm.tokens_per_second == fastest else "",
+            style="bold" if name in main and arm.tokens_per_second == fastest else "",
         )
     return table
 

@@ -163,7 +163,7 @@ def test_the_terminal_says_the_same(whole: Page) -> None:
     text = " ".join(printed(whole_report()).split())
     page = whole.root.text.replace("\n", " ")
     for sentence in (
-        "A/A check passed: composite 2x5 again against composite 2x5, the same setting, came to -0.2 %",
+        "A/A check passed: composite 2x5 over composite 2x5 again, the same setting, came to -0.2 %",
         "No difference below 0.45 % is claimed.",
         "Power: 61 independent questions in this run; to see 2.0 % takes 54",
         "Time ran out: 270 of 276 blocks were decoded. Blocks that other work disturbed in every attempt",
@@ -199,7 +199,7 @@ def test_a_failed_check_of_an_arm_against_itself_is_said_in_red_and_forbids_clai
     assert claims.text.count("no claim: the A/A check failed") == len(report.comparisons)
     assert not [row for row in claims.all("tr") if row.attributes.get("class") == "claimed"]
     assert "no claim: the A/A check failed" in printed(report)
-    assert "Unusable: composite 2x5 again against composite 2x5" in " ".join(printed(report).split())
+    assert "Unusable: composite 2x5 over composite 2x5 again" in " ".join(printed(report).split())
 
 
 def test_a_small_report_leaves_no_box_empty_and_says_what_is_missing() -> None:

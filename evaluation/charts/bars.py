@@ -56,7 +56,8 @@ def speed_ups(report: Report) -> SpeedUps:
     known = {name: over_plain(report, name) for name in report.arms}
     ends = [end for row in known.values() if row for end in (row.ratio, row.low, row.high) if end is not None]
     scale = linear([1.0, *(arm.speedup_vs_plain for arm in report.arms.values()), *ends])
-    ranks = sorted(report.arms, key=lambda name: report.arms[name].tokens_per_second, reverse=True)
+    # Not by tokens per second: an arm of few prompts has other texts.
+    ranks = sorted(report.arms, key=lambda name: report.arms[name].speedup_vs_plain, reverse=True)
     arms = {}
     for name, arm in report.arms.items():
         row = known[name]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evaluation.charts.scale import Scale, Tick, linear
-from evaluation.roles import roles
+from evaluation.roles import main_arms, roles
 from evaluation.schema import ArmResult, Report
 from evaluation.schema_parts import ReliabilityBin
 
@@ -51,7 +51,7 @@ class Bubble:
 
 def speed_against_tau(report: Report) -> Scatter | None:
     """Every arm, numbered by speed; nothing to draw with fewer than two."""
-    arms = sorted(report.arms.items(), key=lambda entry: entry[1].tokens_per_second, reverse=True)
+    arms = sorted(main_arms(report).items(), key=lambda entry: entry[1].tokens_per_second, reverse=True)
     if len(arms) < 2:
         return None
     across = linear([arm.tau for _, arm in arms])
