@@ -47,7 +47,7 @@ demo: $(READY)
 	@$(BIN)/python train.py policy $(DEMO) --out $(DEMO_OUT)
 	@echo "Exporting the policy to $(DEMO_OUT)/policy"
 	@$(BIN)/python train.py export $(DEMO) --out $(DEMO_OUT)
-	@echo "Evaluating: plain decoding, the fixed grid and the learned policy"
+	@echo "Evaluating: in replay everything, live fixed settings, rules and the learned policy"
 	@$(BIN)/python evaluate.py $(DEMO) --policy $(DEMO_OUT)/policy --out $(DEMO_OUT)
 	@echo "Decoding a paragraph with the exported policy"
 	@$(BIN)/python -m decoding "$(DEMO_PROMPT)" --policy $(DEMO_OUT)/policy --max-new-tokens 80
