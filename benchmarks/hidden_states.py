@@ -40,13 +40,15 @@ def states_of(target: TargetModel, folder: Path, prompts: Sequence[Prompt]) -> n
     if len(found) > 1:
         raise ValueError(f"{folder} holds {len(found)} recordings: name the folder of one")
     _, texts = read_traces(found[0])
-    rows = []
-    for prompt, text in zip(prompts, texts, strict=True):
+    rows, named = [], {prompt.question_id: prompt for prompt in prompts}
+    for text in texts:
         places = [next(iter(drafts.values())) for drafts in text.by_place()]
-        if text.question_id != prompt.question_id or places[0].context_length != len(prompt.token_ids):
+        # By name: a limit on the prompts gives them in another order.
+        prompt = named.get(text.question_id)
+        if prompt is None or places[0].context_length != len(prompt.token_ids):
             raise ValueError(
-                f"{folder} has {text.question_id!r} where the configuration's prompts have"
-                f" {prompt.question_id!r}: give it as it was when they were recorded"
+                f"{folder} has {text.question_id!r}, which the configuration's prompts lack or have otherwise:"
+                " give it as it was when they were recorded"
             )
         # The root of the first position is the prompt's last token.
         ids = [*prompt.token_ids[:-1], *(place.tree.tokens[0] for place in places[:-1])]

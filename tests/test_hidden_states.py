@@ -89,8 +89,9 @@ def test_states_are_those_of_the_token_before_each_root(tmp_path: Path) -> None:
             known.append(token)
             place += 1
     assert place == len(found) > 10
+    np.testing.assert_array_equal(states_of(here.target, tmp_path, prompts[::-1]), found)
     other = [Prompt("another", prompts[0].token_ids), *prompts[1:]]
-    with pytest.raises(ValueError, match="has 'q0' where the configuration's prompts have 'another'"):
+    with pytest.raises(ValueError, match="has 'q0', which the configuration's prompts lack"):
         states_of(here.target, tmp_path, other)
     for _ in write_traces(tmp_path / "T1", HEADER, prompts, lambda lot: recorded):
         pass
