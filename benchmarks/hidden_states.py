@@ -47,8 +47,8 @@ def states_of(target: TargetModel, folder: Path, prompts: Sequence[Prompt]) -> n
         prompt = named.get(text.question_id)
         if prompt is None or places[0].context_length != len(prompt.token_ids):
             raise ValueError(
-                f"{folder} has {text.question_id!r}, which the configuration's prompts lack or have otherwise:"
-                " give it as it was when they were recorded"
+                f"{folder} has {text.question_id!r}, which the configuration's prompts lack or have"
+                " otherwise: give it as it was when they were recorded"
             )
         # The root of the first position is the prompt's last token.
         ids = [*prompt.token_ids[:-1], *(place.tree.tokens[0] for place in places[:-1])]
