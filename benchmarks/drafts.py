@@ -47,11 +47,10 @@ from decoding.drafters.ngram import NgramDrafter
 from decoding.machine import use_threads
 from decoding.metrics import CycleSummary, merge, summarise
 from decoding.models import LoadedModel, load_model
-from decoding.records import CycleRecord, PhaseSeconds
 from decoding.repetition import loop_cut
 from decoding.session import Session
-from decoding.timing import PHASES
 from decoding.workload import Request
+from evaluation.block_store import record_of
 from evaluation.protocol import Arm, FixedSetting, Observation, OpenSession, run_arms
 from evaluation.report import CYCLES
 from evaluation.statistics import compare
@@ -231,21 +230,10 @@ def without_loops(observations: Sequence[Observation], raw: Raw) -> list[Observa
         start, begun, before = loop_start(cycles), 0, []
         for cycle in cycles:
             if start is None or begun < start:
-                before.append(_record(cycle))
+                before.append(record_of(cycle))
             begun += cycle["emitted"]
         kept.append(replace(row, cycles=summarise(before)))
     return kept
-
-
-def _record(row: dict[str, Any]) -> CycleRecord:
-    return CycleRecord(
-        draft_depth=row["draft_depth"],
-        verification_size=row["verification_size"],
-        accepted_by_depth=tuple(row["accepted_by_depth"]),
-        token_ids=tuple(row["token_ids"]),
-        context_length=row["context_length"],
-        seconds=PhaseSeconds(**{phase: row[f"{phase}_seconds"] for phase in PHASES}),
-    )
 
 
 def loops(raw: Raw, category: str) -> dict[str, int]:

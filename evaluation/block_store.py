@@ -122,7 +122,7 @@ def _read(path: Path) -> Kept:
         about = json.loads(table.schema.metadata[_KEY])
         records: dict[str, list[CycleRecord]] = {}
         for row in table.to_pylist():
-            records.setdefault(row["arm"], []).append(_record(row))
+            records.setdefault(row["arm"], []).append(record_of(row))
         observations = [
             Observation(**one, cycles=summarise(records[one["arm"]])) for one in about.pop("observations")
         ]
@@ -144,7 +144,8 @@ def _check(block: Kept, path: Path) -> None:
         raise ValueError("a time in it is not finite")
 
 
-def _record(row: Mapping[str, Any]) -> CycleRecord:
+def record_of(row: Mapping[str, Any]) -> CycleRecord:
+    """The cycle of a flat row, see `protocol.cycle_row`."""
     return CycleRecord(
         draft_depth=row["draft_depth"],
         verification_size=row["verification_size"],

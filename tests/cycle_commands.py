@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import train
 from tests.test_traces_command import short_workload
+
+PROFILE = Path("profile") / "T0" / "profile.json"
 
 SMALL: dict[str, object] = {
     "seed": 1,
@@ -50,6 +53,15 @@ def flags(folder: Path, head: Path, out: Path, **changed: object) -> list[str]:
     values["workload.files"] = f"[{short_workload(folder / 'workload.jsonl')}]"
     values |= {key.replace("__", "."): value for key, value in changed.items()}
     return [*(f"--set={key}={value}" for key, value in values.items()), "--out", str(out)]
+
+
+def made_in(folder: Path, head: Path, root: Path) -> Path:
+    """Recordings and a profile where a run would have made them."""
+    for split in ("train", "validation"):
+        out = flags(folder, head, root / "traces" / split, traces__split=split)
+        assert train.main(["traces", *out]) == 0
+    assert train.main(["profile", *flags(folder, head, (root / PROFILE).parent)]) == 0
+    return root
 
 
 def given(place: Path) -> dict[str, object]:

@@ -17,21 +17,14 @@ import train
 from benchmarks import ablation
 from decoding.artifacts import load_tensors, save_tensors
 from decoding.trace_folder import read_traces
-from tests.cycle_commands import flags, given
+from tests.cycle_commands import PROFILE, flags, given, made_in
 from tests.fakes import save_tiny_head, save_tiny_model
-
-PROFILE = Path("profile") / "T0" / "profile.json"
 
 
 @pytest.fixture(scope="module")
 def place(folder: Path, head: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Recordings and a profile where a run would have made them."""
-    root = tmp_path_factory.mktemp("given")
-    for split in ("train", "validation"):
-        out = flags(folder, head, root / "traces" / split, traces__split=split)
-        assert train.main(["traces", *out]) == 0
-    assert train.main(["profile", *flags(folder, head, (root / PROFILE).parent)]) == 0
-    return root
+    return made_in(folder, head, tmp_path_factory.mktemp("given"))
 
 
 def refused(run: list[str], capsys: pytest.CaptureFixture[str], says: str) -> None:

@@ -17,20 +17,13 @@ import train
 from benchmarks import ablation
 from decoding.artifacts import load_tensors
 from decoding.profile import CostProfile
-from tests.cycle_commands import flags, given
-
-PROFILE = Path("profile") / "T0" / "profile.json"
+from tests.cycle_commands import PROFILE, flags, given, made_in
 
 
 @pytest.fixture(scope="module")
 def place(folder: Path, head: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Recordings and a profile where a run would have made them."""
-    root = tmp_path_factory.mktemp("given")
-    for split in ("train", "validation"):
-        out = flags(folder, head, root / "traces" / split, traces__split=split)
-        assert train.main(["traces", *out]) == 0
-    assert train.main(["profile", *flags(folder, head, (root / PROFILE).parent)]) == 0
-    return root
+    return made_in(folder, head, tmp_path_factory.mktemp("given"))
 
 
 def altered(place: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> Path:

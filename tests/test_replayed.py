@@ -17,6 +17,7 @@ from decoding.exported_cycle import ExportedCycle
 from decoding.setting import Setting
 from evaluation.protocol import Observation
 from evaluation.replayed import ReplayedArm, Texts, edge_warnings, kind_of, replay_section
+from evaluation.schema import Replay
 from evaluation.slices import shared_questions
 from evaluation.statistics import group_log_ratios
 from tests.cycle_world import exported
@@ -38,7 +39,7 @@ def texts(count: int = 40) -> Texts:
     )
 
 
-def section(learned_T: np.ndarray, grid: dict[Setting, np.ndarray]) -> object:
+def section(learned_T: np.ndarray, grid: dict[Setting, np.ndarray]) -> Replay:
     arms = [
         ReplayedArm("plain", "plain", grid[PLAIN_SETTING]),
         ReplayedArm("best fixed", "fixed", grid[SMALL], tuned="all 1x2"),
@@ -57,19 +58,20 @@ def test_the_section_by_hand() -> None:
     grid = {PLAIN_SETTING: plain, SMALL: plain / 1.5, LARGE: plain / np.where(first, 1.2, 2.5)}
     learned = plain / np.exp(noise.normal(math.log(1.6), 0.05, 40))
     found = section(learned, grid)
-    assert found.arms["plain"].speedup_vs_plain == 1  # type: ignore[attr-defined]
-    assert found.arms["best fixed"].speedup_vs_plain == pytest.approx(1.5)  # type: ignore[attr-defined]
-    assert found.arms["plain"].tokens_per_second == pytest.approx(400 / plain.sum())  # type: ignore[attr-defined]
-    over = found.arms["best fixed"].learned_over_it  # type: ignore[attr-defined]
+    assert found.arms["plain"].speedup_vs_plain == 1
+    assert found.arms["best fixed"].speedup_vs_plain == pytest.approx(1.5)
+    assert found.arms["plain"].tokens_per_second == pytest.approx(400 / plain.sum())
+    over = found.arms["best fixed"].learned_over_it
+    assert over is not None
     assert over.ratio_of_sums == pytest.approx(grid[SMALL].sum() / learned.sum())
     assert over.groups == 20
     assert over.claimed
-    assert found.arms["learned"].learned_over_it is None  # type: ignore[attr-defined]
-    assert (found.texts, found.tokens) == (40, 400)  # type: ignore[attr-defined]
-    assert found.best_by_validation == ["all 1x2", "all 3x8"]  # type: ignore[attr-defined]
-    assert found.best_in_hindsight == "all 3x8"  # type: ignore[attr-defined]
-    assert found.best_by_category == {"(none)": "all 3x8", "chat": "all 1x2"}  # type: ignore[attr-defined]
-    assert [(one.drafter, one.lookup_depth) for one in found.grid] == [  # type: ignore[attr-defined]
+    assert found.arms["learned"].learned_over_it is None
+    assert (found.texts, found.tokens) == (40, 400)
+    assert found.best_by_validation == ["all 1x2", "all 3x8"]
+    assert found.best_in_hindsight == "all 3x8"
+    assert found.best_by_category == {"(none)": "all 3x8", "chat": "all 1x2"}
+    assert [(one.drafter, one.lookup_depth) for one in found.grid] == [
         ("plain", None),
         ("merged", 6),
         ("merged", 6),
@@ -83,11 +85,11 @@ def test_lower_bounds_hold_for_all_categories_together() -> None:
     learned = np.repeat(np.exp(noise.normal(0, 0.05, 20)), 2)
     found = section(learned, {PLAIN_SETTING: plain, SMALL: plain, LARGE: plain})
     chat = -np.log(learned[:20:2])
-    ratio, low = found.not_slower["chat"]  # type: ignore[attr-defined]
+    ratio, low = found.not_slower["chat"]
     assert ratio == pytest.approx(math.exp(chat.mean()))
     spread = chat.std(ddof=1) / math.sqrt(10)
     assert (chat.mean() - math.log(low)) / spread == pytest.approx(2.262, rel=0.2)  # t(9) at 1 - .05 / 2
-    assert set(found.not_slower) == {"chat", "(none)"}  # type: ignore[attr-defined]
+    assert set(found.not_slower) == {"chat", "(none)"}
 
 
 def test_an_edge_is_warned_of() -> None:
